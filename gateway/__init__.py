@@ -1,0 +1,1 @@
+"""The gateway: HTTP in, token events out; everything that a client sees."""

@@ -1,0 +1,1 @@
+"""The scheduler: who runs next, where, and what happens when something dies."""

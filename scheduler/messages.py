@@ -1,0 +1,108 @@
+"""What a gateway and the scheduler say to each other."""
+
+from typing import Literal
+
+from pomona.runtime.wire import Message, Part
+from pomona.workers.messages import Request, RequestId, TokenEvent, WorkerStats
+
+RefusalKind = Literal["unknown_model", "context_length", "queue_full", "waited_too_long", "unavailable", "poison"]
+
+# gateway -> scheduler
+
+
+class GatewayHello(Message):
+    """First word on a new link: the scheduler answers with `Models`."""
+
+
+class Submit(Message):
+    """Run this request; a resumed one carries its committed tokens. Answered by events or one `Refused`."""
+
+    request: Request
+
+
+class CancelRequest(Message):
+    """Stop it now, whatever its state; idempotent. Answered by `Cancelled`."""
+
+    id: RequestId
+
+
+class AskStats(Message):
+    """Answered by `Stats` with the same `ticket`."""
+
+    ticket: int
+
+
+# scheduler -> gateway
+
+
+class ModelState(Part, kw_only=True):
+    """A model that can be asked for. `context` is 0 until one of its workers was ready once."""
+
+    id: str
+    state: Literal["loading", "ready", "failed"]
+    context: int = 0
+    workers: int = 0
+    """Ready workers."""
+    detail: str = ""
+
+
+class Models(Message):
+    """Sent at HELLO and at each change."""
+
+    models: tuple[ModelState, ...]
+
+
+class Events(Message):
+    """Token events for requests of this gateway, in order."""
+
+    events: tuple[TokenEvent, ...]
+
+
+class Progressed(Message):
+    """Prompt tokens done for requests in prefill; shows that a silent stream is alive."""
+
+    prefilled: dict[RequestId, int]
+
+
+class Refused(Message):
+    """The request will not run; nothing of it is held."""
+
+    id: RequestId
+    kind: RefusalKind
+    message: str
+    """Names the thing, the numbers and the mend."""
+    retry_after_s: int | None = None
+
+
+class Cancelled(Message):
+    """The request holds nothing any more, here or in a worker."""
+
+    id: RequestId
+
+
+class WorkerSnapshot(Part):
+    name: str
+    incarnation: int
+    model: str
+    stats: WorkerStats
+    silent_s: float
+    """Seconds since its last word while it has work; 0 when idle."""
+
+
+class Stats(Message):
+    """The scheduler's counters since its start, and gauges."""
+
+    ticket: int
+    waiting: int
+    running: int
+    submitted: int
+    finished: int
+    cancelled: int
+    refused: dict[RefusalKind, int]
+    resumed: int
+    worker_deaths: int
+    workers: tuple[WorkerSnapshot, ...]
+
+
+GatewayToScheduler = GatewayHello | Submit | CancelRequest | AskStats
+SchedulerToGateway = Models | Events | Progressed | Refused | Cancelled | Stats

@@ -1,0 +1,1 @@
+"""How any actor runs: its mailbox, the wire, where it is placed, and who watches it."""

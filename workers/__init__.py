@@ -1,0 +1,1 @@
+"""The workers: one process per loaded model, the only rooms that touch MLX."""

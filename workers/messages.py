@@ -1,0 +1,196 @@
+"""What the scheduler and a worker say to each other, and the token events that travel on to the client."""
+
+from typing import Literal, NewType
+
+
+from pomona.runtime.wire import Message, Part
+
+RequestId = NewType("RequestId", str)
+"""Made by the gateway, never used twice; a client's own id is only a label."""
+
+Channel = Literal["content", "reasoning", "tool_call"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class Sampling(Part, kw_only=True):
+    """How tokens are drawn; every field is explicit, so that the request can be replayed."""
+
+    seed: int
+    """0 to 2**64 - 1; the gateway draws one where the client gave none."""
+    temperature: float = 1.0
+    """0 is argmax."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    """Over prompt and output tokens."""
+    presence_penalty: float = 0.0
+    """Over output tokens, as OpenAI defines it; so is the next."""
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+
+
+class Limits(Part, kw_only=True):
+    """When an answer ends."""
+
+    max_tokens: int
+    """Output tokens, committed ones included; 0 prefills and ends."""
+    min_tokens: int = 0
+    """No end-of-sequence token and no stop string before this many."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the answer; the text before the earliest is what is delivered."""
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class TokenLogprob(Part):
+    """A token as raw bytes (no vocabulary marker characters) with its natural log-probability."""
+
+    token: int
+    bytes: bytes
+    logprob: float
+
+
+class PositionLogprobs(Part):
+    """Log-probabilities of one content token, of the model's distribution before temperature and filters."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...] = ()
+    """Most probable first."""
+
+
+class Request(Part, kw_only=True):
+    """A running request is a pure function of these values; nothing else may influence its tokens."""
+
+    id: RequestId
+    model: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    limits: Limits
+    logprobs: int | None = None
+    """None: none; n: the chosen token's and the n most probable ones' at each position."""
+    committed: tuple[int, ...] = ()
+    """Output tokens that were already delivered; the worker goes on behind them."""
+    client: str = ""
+    """A label of whose request it is, for fairness; never a key."""
+    priority: int = 0
+    """Lower runs first."""
+    cache_salt: str = ""
+    """Requests with different salts share no cached prefix."""
+
+
+class Delta(Part):
+    """Text of one channel. Concatenated, the deltas of a channel are its text; each is whole UTF-8."""
+
+    channel: Channel
+    text: str
+
+
+class Usage(Part):
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was restored instead of computed."""
+
+
+class Finish(Part, kw_only=True):
+    reason: FinishReason
+    usage: Usage
+    stop_text: str | None = None
+    """The stop string that ended the answer."""
+    message: str = ""
+    """With `error`: what failed, for the client."""
+
+
+class TokenEvent(Part, kw_only=True):
+    """What one step committed for one request.
+
+    `position` is the number of output tokens before `tokens`; a receiver that has seen more drops the event. Text is
+    withheld while it may be part of a stop string or of an unfinished UTF-8 sequence, so a delta may be empty or carry
+    more than its tokens; rebuilt from the same tokens it comes out the same. `finish` is on the last event only, which
+    may carry no tokens.
+    """
+
+    id: RequestId
+    position: int
+    tokens: tuple[int, ...] = ()
+    deltas: tuple[Delta, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    """Empty, or one for each content token of `tokens`; an end-of-sequence or stop token has none."""
+    finish: Finish | None = None
+
+
+# scheduler -> worker
+
+
+class Assign(Message):
+    """Run this request; it joins at a step boundary."""
+
+    request: Request
+
+
+class Cancel(Message):
+    """Drop the request, whatever its state; legal for unknown and finished ones. Acknowledged by `Dropped`."""
+
+    id: RequestId
+
+
+class Drain(Message):
+    """Drop every row: the scheduler that sent them is gone or asks for a clean slate."""
+
+
+# worker -> scheduler
+
+
+class WorkerReady(Message):
+    """First word on a new link to the scheduler: the model is loaded and warm, and no request is held."""
+
+    model: str
+    max_running: int
+    context: int
+    """Tokens of prompt and answer together."""
+
+
+class WorkerStats(Part, kw_only=True):
+    """Counters since the worker's start, and gauges."""
+
+    running: int = 0
+    prefilling: int = 0
+    waiting: int = 0
+    prompt_tokens: int = 0
+    """Computed, not restored."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    decode_steps: int = 0
+    decode_rows: int = 0
+    """Sum of batch widths over decode steps."""
+    decode_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    kv_bytes: int = 0
+    memory_bytes: int = 0
+    stored_blocks: int = 0
+    dropped_blocks: int = 0
+
+
+class Stepped(Message):
+    """The events of one step, in order, and the worker's state after it.
+
+    `prefilled` tells of requests in prefill that they go forward: it is what the progress watchdog sees.
+    """
+
+    events: tuple[TokenEvent, ...]
+    stats: WorkerStats
+    prefilled: dict[RequestId, int] = {}
+    """Prompt tokens done, for each request in prefill."""
+
+
+class Dropped(Message):
+    """A cancelled request holds nothing any more; `usage` is None where it was unknown."""
+
+    id: RequestId
+    usage: Usage | None = None
+
+
+SchedulerToWorker = Assign | Cancel | Drain
+WorkerToScheduler = WorkerReady | Stepped | Dropped
