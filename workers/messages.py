@@ -2,6 +2,7 @@
 
 from typing import Literal, NewType
 
+import msgspec
 
 from pomona.runtime.wire import Message, Part
 
@@ -28,7 +29,7 @@ class Sampling(Part, kw_only=True):
     presence_penalty: float = 0.0
     """Over output tokens, as OpenAI defines it; so is the next."""
     frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] = {}
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
 
 
 class Limits(Part, kw_only=True):
@@ -181,7 +182,7 @@ class Stepped(Message):
 
     events: tuple[TokenEvent, ...]
     stats: WorkerStats
-    prefilled: dict[RequestId, int] = {}
+    prefilled: dict[RequestId, int] = msgspec.field(default_factory=dict)
     """Prompt tokens done, for each request in prefill."""
 
 

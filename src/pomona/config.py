@@ -3,14 +3,10 @@
 `deploy/pomona.toml` documents every key. Precedence: command line, environment, file, defaults.
 """
 
-import msgspec
+from pomona.runtime.wire import Section
 
 
-class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    pass
-
-
-class GatewayConfig(_Section):
+class GatewayConfig(Section, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8420
     api_keys: tuple[str, ...] = ()
@@ -23,7 +19,7 @@ class GatewayConfig(_Section):
     """Gateway processes that share the listening socket."""
 
 
-class SchedulerConfig(_Section):
+class SchedulerConfig(Section, kw_only=True):
     max_waiting: int = 256
     """Requests that may wait over all models; more are refused with 429 and Retry-After."""
     max_waiting_s: float = 600.0
@@ -34,7 +30,7 @@ class SchedulerConfig(_Section):
     """Worker deaths that one request survives; then it ends with an error, since it may be the cause."""
 
 
-class WorkerConfig(_Section):
+class WorkerConfig(Section, kw_only=True):
     max_running: int = 16
     """Rows that a worker decodes at once."""
     prefill_chunk: int = 256
@@ -44,7 +40,7 @@ class WorkerConfig(_Section):
     kv_bits: int | None = None
 
 
-class CacheConfig(_Section):
+class CacheConfig(Section, kw_only=True):
     enabled: bool = True
     folder: str | None = None
     """Default: `cache/` under POMONA_HOME's data folder."""
@@ -55,7 +51,7 @@ class CacheConfig(_Section):
     """Size that a block file aims at."""
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section, kw_only=True):
     id: str
     path: str
     max_context: int | None = None
@@ -64,7 +60,7 @@ class ModelConfig(_Section):
     max_running: int | None = None
 
 
-class Config(_Section):
+class Config(Section, kw_only=True):
     gateway: GatewayConfig = GatewayConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     worker: WorkerConfig = WorkerConfig()

@@ -7,9 +7,10 @@ import msgspec
 from pomona.config import Config
 from pomona.runtime.control import ActorKind, ActorName
 from pomona.runtime.mailbox import Mailbox
+from pomona.runtime.wire import Section
 
 
-class ActorSpec(msgspec.Struct, frozen=True):
+class ActorSpec(Section, kw_only=True):
     """All that a placement needs to start an actor; plain data, so it crosses any boundary."""
 
     name: ActorName
@@ -24,7 +25,7 @@ class ActorSpec(msgspec.Struct, frozen=True):
     model: str | None = None
     """The id of the model that a worker serves."""
     incarnation: int = 0
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     """Variables added to the process's environment, such as LD_PRELOAD."""
     inherit: tuple[int, ...] = ()
     """File descriptors that the process inherits under the same numbers: a gateway's listening socket."""

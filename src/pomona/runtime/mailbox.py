@@ -5,15 +5,17 @@ without HANDOVER; a DEALER keeps what it could not send and would deliver it to 
 link is opened anew for each incarnation.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import zmq
 import zmq.asyncio
 
 from pomona.runtime.control import (
+    ActorName,
     ActorToSupervisor,
     Failed,
     Hello,
@@ -85,7 +87,7 @@ class Hub(Generic[In]):
         self.socket.close()
 
 
-def _dealer(socket: zmq.Socket[bytes], endpoint: str, me: Peer) -> None:
+def _dealer(socket: zmq.Socket[Any], endpoint: str, me: Peer) -> None:
     socket.setsockopt(zmq.IDENTITY, me.identity)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
@@ -183,14 +185,12 @@ class Mailbox:
 
     def wait(self, timeout_s: float | None) -> bool:
         """True if something can be read; False after `timeout_s` seconds (None: wait for ever)."""
-        return bool(self._poller.poll(None if timeout_s is None else max(0, timeout_s * 1000)))
+        return bool(self._poller.poll(None if timeout_s is None else max(0, math.ceil(timeout_s * 1000))))
 
     def tell(self, message: ActorToSupervisor) -> None:
         self.control.send(message)
 
     def hello(self, pid: int) -> None:
-        from pomona.runtime.control import ActorName
-
         self.tell(Hello(ActorName(self.me.name), self.me.incarnation, pid, PROTOCOL))
 
     def progress(self, text: str) -> None:

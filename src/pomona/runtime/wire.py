@@ -4,7 +4,7 @@ Messages are `Message` structs. A receiver names the union it accepts and gets t
 wrong field type is a `WireError`. New fields go last with a default, so that both ends may differ by one version.
 """
 
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -12,12 +12,28 @@ PROTOCOL = 1
 """Raised whenever a message changes in a way that an older peer would misread; HELLO carries it."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """A value that crosses a process boundary."""
+if TYPE_CHECKING:
+    # Type checkers ask every subclass of a frozen struct to say `frozen=True` again; this says it once for all.
+    @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+    class _Frozen(msgspec.Struct):
+        def __init_subclass__(cls, *, kw_only: bool = False) -> None: ...
 
+    class Message(_Frozen): ...
 
-class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value inside a message that never travels alone, so it carries no tag."""
+    class Part(_Frozen): ...
+
+    class Section(_Frozen): ...
+
+else:
+
+    class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+        """A value that crosses a process boundary."""
+
+    class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+        """A value inside a message that never travels alone, so it carries no tag."""
+
+    class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+        """A part of the configuration: named fields, and an error for every name that it does not know."""
 
 
 class WireError(ValueError):
