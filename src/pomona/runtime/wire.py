@@ -15,7 +15,7 @@ PROTOCOL = 1
 if TYPE_CHECKING:
     # Type checkers ask every subclass of a frozen struct to say `frozen=True` again; this says it once for all.
     @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
-    class _Frozen(msgspec.Struct):
+    class _Frozen:
         def __init_subclass__(cls, *, kw_only: bool = False) -> None: ...
 
     class Message(_Frozen): ...
@@ -45,6 +45,15 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode(message: Message) -> bytes:
     return _encoder.encode(message)
+
+
+F = TypeVar("F")
+
+
+def replace(value: F, **changes: Any) -> F:
+    """A copy of a message, part or section with some fields changed; raises TypeError for an unknown field."""
+    copy: F = msgspec.structs.replace(value, **changes)  # type: ignore[type-var]  # a struct at run time
+    return copy
 
 
 M = TypeVar("M")
