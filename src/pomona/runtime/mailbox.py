@@ -133,9 +133,8 @@ class Link(Generic[In]):
 class AsyncLink(Generic[In]):
     """A `Link` for an event loop."""
 
-    def __init__(self, context: zmq.asyncio.Context, endpoint: str, me: Peer, inbound: Decoder[In]) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        _dealer(self.socket, endpoint, me)
+    def __init__(self, socket: "zmq.asyncio.Socket", inbound: Decoder[In]) -> None:
+        self.socket = socket
         self._inbound = inbound
 
     async def send(self, message: Message) -> None:
@@ -230,6 +229,34 @@ class Mailbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class AsyncMailbox:
+    """The same mailbox for an actor that lives on an event loop; made inside the loop, by the actor's `run`.
+
+    `roster` and `stopping` of the mailbox below are kept up to date by `next_control`.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.mailbox = mailbox
+        self._context = zmq.asyncio.Context.shadow(mailbox.context)
+        self._control = zmq.asyncio.Socket.from_socket(mailbox.control.socket)
+        self._inbound: Decoder[SupervisorToActor] = Decoder(SupervisorToActor)
+
+    async def next_control(self) -> SupervisorToActor:
+        message = self._inbound.decode(await self._control.recv())
+        match message:
+            case Roster():
+                self.mailbox.roster = message
+            case Stop():
+                self.mailbox.stopping = message
+        return message
+
+    def link(self, endpoint: str, inbound: Decoder[In]) -> AsyncLink[In]:
+        """A new DEALER; whoever opens it closes it."""
+        socket = self._context.socket(zmq.DEALER)
+        _dealer(socket, endpoint, self.mailbox.me)
+        return AsyncLink(socket, inbound)
 
 
 def now() -> float:
