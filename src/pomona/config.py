@@ -3,39 +3,51 @@
 `deploy/pomona.toml` documents every key. Precedence: command line, environment, file, defaults.
 """
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from pomona.runtime.wire import Section
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+"""0 lets the system choose a free one."""
+Positive = Annotated[int, Meta(ge=1)]
+Size = Annotated[int, Meta(ge=0)]
+"""Bytes, or a number of things that may be none."""
+Seconds = Annotated[float, Meta(ge=0)]
+Name = Annotated[str, Meta(min_length=1)]
 
 
 class GatewayConfig(Section, kw_only=True):
     host: str = "127.0.0.1"
-    port: int = 8420
+    port: Port = 8420
     api_keys: tuple[str, ...] = ()
     """Resolved keys; filled from `api_key_file` and POMONA_API_KEYS, never from the command line."""
     api_key_file: str | None = None
-    max_body_bytes: int = 32 * 1024 * 1024
-    keepalive_s: float = 15.0
+    max_body_bytes: Positive = 32 * 1024 * 1024
+    keepalive_s: Seconds = 15.0
     """Silence on a stream after which a keepalive is sent."""
-    count: int = 1
+    count: Positive = 1
     """Gateway processes that share the listening socket."""
 
 
 class SchedulerConfig(Section, kw_only=True):
-    max_waiting: int = 256
+    max_waiting: Size = 256
     """Requests that may wait over all models; more are refused with 429 and Retry-After."""
-    max_waiting_s: float = 600.0
+    max_waiting_s: Seconds = 600.0
     """Seconds a request may wait for its first step before it is refused."""
-    progress_timeout_s: float = 120.0
+    progress_timeout_s: Seconds = 120.0
     """Seconds a worker with work may stay silent before it is killed and its requests resumed."""
-    max_resumes: int = 3
+    max_resumes: Size = 3
     """Worker deaths that one request survives; then it ends with an error, since it may be the cause."""
 
 
 class WorkerConfig(Section, kw_only=True):
-    max_running: int = 16
+    max_running: Positive = 16
     """Rows that a worker decodes at once."""
-    prefill_chunk: int = 256
+    prefill_chunk: Positive = 256
     """Prompt tokens in one prefill forward."""
-    stall_s: float = 0.5
+    stall_s: Seconds = 0.5
     """Seconds of prefill between two decode steps of running streams."""
     kv_bits: int | None = None
 
@@ -44,20 +56,20 @@ class CacheConfig(Section, kw_only=True):
     enabled: bool = True
     folder: str | None = None
     """Default: `cache/` under POMONA_HOME's data folder."""
-    max_bytes: int = 20 * 1024**3
-    min_free_bytes: int = 5 * 1024**3
+    max_bytes: Size = 20 * 1024**3
+    min_free_bytes: Size = 5 * 1024**3
     """Free disk that the tier never eats into."""
-    block_bytes: int = 8 * 1024**2
+    block_bytes: Positive = 8 * 1024**2
     """Size that a block file aims at."""
 
 
 class ModelConfig(Section, kw_only=True):
-    id: str
-    path: str
-    max_context: int | None = None
+    id: Name
+    path: Name
+    max_context: Positive | None = None
     """Tokens of prompt and answer together; default: what the model's own configuration says."""
-    replicas: int = 1
-    max_running: int | None = None
+    replicas: Positive = 1
+    max_running: Positive | None = None
 
 
 class Config(Section, kw_only=True):
@@ -70,8 +82,8 @@ class Config(Section, kw_only=True):
     """Private 0700 folder that holds the sockets; filled by the launcher."""
     cache_folder: str = ""
     """Resolved folder of the SSD tier; filled by the launcher."""
-    ready_timeout_s: float = 600.0
-    stop_grace_s: float = 10.0
+    ready_timeout_s: Seconds = 600.0
+    stop_grace_s: Seconds = 10.0
 
     @property
     def scheduler_endpoint(self) -> str:
