@@ -15,9 +15,14 @@ class GatewayHello(Message):
 
 
 class Submit(Message):
-    """Run this request; a resumed one carries its committed tokens. Answered by events or one `Refused`."""
+    """Run this request; a resumed one carries its committed tokens. Answered by events or one `Refused`.
+
+    An id that is still held is superseded: the former run ends first, without a word.
+    """
 
     request: Request
+    resumed: bool = False
+    """It was submitted before, to a former scheduler maybe: the bound of the queue does not apply again."""
 
 
 class CancelRequest(Message):
