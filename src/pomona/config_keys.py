@@ -40,7 +40,7 @@ def _written(table: Mapping[str, object], section: type, prefix: str = "") -> It
 
 
 def _suggestion(key: str, known: list[str]) -> str:
-    sections = list(dict.fromkeys(name.rpartition(".")[0] for name in known))
+    sections = [] if "." in key else [name.rpartition(".")[0] for name in known]
     likely = difflib.get_close_matches(key, known + sections, n=1, cutoff=0.75)
     last = key.rpartition(".")[2]
     likely = likely or [name for name in known if name.rpartition(".")[2] == last][:1]
