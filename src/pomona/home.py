@@ -1,0 +1,31 @@
+"""Where Pomona keeps its files."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import platformdirs
+
+
+@dataclass(frozen=True)
+class Home:
+    """Three folders, none of which need exist yet."""
+
+    models: Path
+    """The model library."""
+    cache: Path
+    """Stored KV blocks; may be deleted while nothing runs."""
+    run: Path
+    """Sockets and what else ends with the running system."""
+
+    @classmethod
+    def resolve(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """`models/`, `cache/` and `run/` below POMONA_HOME, or the platform's user folders where it is not set."""
+        root = environment.get("POMONA_HOME")
+        if root:
+            base = Path(root).expanduser().absolute()
+            return cls(base / "models", base / "cache", base / "run")
+        folders = platformdirs.PlatformDirs("pomona", appauthor=False)
+        return cls(folders.user_data_path / "models", folders.user_cache_path, folders.user_runtime_path)

@@ -1,0 +1,1 @@
+"""Models on disk: the library, imports, checks, fingerprints, and loading (`load` alone imports MLX)."""
