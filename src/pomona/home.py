@@ -11,7 +11,7 @@ import platformdirs
 
 @dataclass(frozen=True)
 class Home:
-    """Three folders, none of which need exist yet."""
+    """Three folders and a file, none of which need exist yet."""
 
     models: Path
     """The model library."""
@@ -19,13 +19,20 @@ class Home:
     """Stored KV blocks; may be deleted while nothing runs."""
     run: Path
     """Sockets and what else ends with the running system."""
+    config: Path
+    """The configuration file that is read if no other one is named."""
 
     @classmethod
     def resolve(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """`models/`, `cache/` and `run/` below POMONA_HOME, or the platform's user folders where it is not set."""
+        """`models/`, `cache/`, `run/` and `pomona.toml` below POMONA_HOME, else in the platform's user folders."""
         root = environment.get("POMONA_HOME")
         if root:
             base = Path(root).expanduser().absolute()
-            return cls(base / "models", base / "cache", base / "run")
+            return cls(base / "models", base / "cache", base / "run", base / "pomona.toml")
         folders = platformdirs.PlatformDirs("pomona", appauthor=False)
-        return cls(folders.user_data_path / "models", folders.user_cache_path, folders.user_runtime_path)
+        return cls(
+            folders.user_data_path / "models",
+            folders.user_cache_path,
+            folders.user_runtime_path,
+            folders.user_config_path / "pomona.toml",
+        )
