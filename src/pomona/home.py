@@ -1,6 +1,7 @@
 """Where Pomona keeps its files."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +31,12 @@ class Home:
             base = Path(root).expanduser().absolute()
             return cls(base / "models", base / "cache", base / "run", base / "pomona.toml")
         folders = platformdirs.PlatformDirs("pomona", appauthor=False)
+        # Outside a login session Linux has no runtime folder; platformdirs would warn and name one below /tmp.
+        sessionless = sys.platform == "linux" and not environment.get("XDG_RUNTIME_DIR")
+        run = folders.user_state_path / "run" if sessionless else folders.user_runtime_path
         return cls(
             folders.user_data_path / "models",
             folders.user_cache_path,
-            folders.user_runtime_path,
+            run,
             folders.user_config_path / "pomona.toml",
         )
