@@ -13,6 +13,7 @@ import msgspec
 from pomona.api_keys import KeyFile, keys_from_environment
 from pomona.config import Config, GatewayConfig, ModelConfig
 from pomona.config_keys import unknown_key
+from pomona.home import Home
 from pomona.refusal import SettingsError
 from pomona.runtime.wire import replace
 
@@ -39,24 +40,25 @@ class Settings(NamedTuple):
     """One line each; nothing that stops the start."""
 
 
-def load(flags: Flags, environment: Mapping[str, str], default_file: Path, models: Path) -> Settings:
+def load(flags: Flags, environment: Mapping[str, str], home: Home) -> Settings:
     """The resolved configuration.
 
-    A file that was named must exist; `default_file` is read if it does. Models without a path lie in `models`.
+    A file that was named must exist; `home.config` is read if it does. Models without a path lie in `home.models`.
     Raises SettingsError in one line that names the file or variable, the key and the mend.
     """
-    file = config_file(flags, environment, default_file)
-    config = Config() if file is None else _resolve(file, read(file, models))
+    file = config_file(flags, environment, home)
+    config = Config() if file is None else _resolve(file, read(file, home.models))
     gateway, warnings = _gateway(config.gateway, flags, environment)
     _refuse_open_bind(gateway)
     return Settings(replace(config, gateway=gateway), file, warnings)
 
 
-def config_file(flags: Flags, environment: Mapping[str, str], default_file: Path) -> Path | None:
+def config_file(flags: Flags, environment: Mapping[str, str], home: Home) -> Path | None:
+    """The file to read; None where none was named and the usual one does not exist."""
     named = flags.config or environment.get("POMONA_CONFIG")
     if named:
         return Path(named).expanduser()
-    return default_file if default_file.exists() else None
+    return home.config if home.config.exists() else None
 
 
 def read(file: Path, models: Path) -> Config:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pomona.config import Config
+from pomona.home import Home
 from pomona.settings import Flags, Settings, SettingsError, is_loopback, load
 
 
@@ -14,9 +15,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "pomona.toml"
 
 
+def home(file: Path) -> Home:
+    return Home(file.parent / "models", file.parent / "cache", file.parent / "run", file)
+
+
 def loaded(file: Path, text: str, flags: Flags = Flags(), environment: Mapping[str, str] | None = None) -> Settings:  # noqa: B008
     file.write_text(text, encoding="utf-8")
-    return load(flags, environment or {}, file, file.parent / "models")
+    return load(flags, environment or {}, home(file))
 
 
 def refusal(file: Path, text: str, flags: Flags = Flags(), environment: Mapping[str, str] | None = None) -> str:  # noqa: B008
@@ -29,7 +34,7 @@ def refusal(file: Path, text: str, flags: Flags = Flags(), environment: Mapping[
 
 
 def test_without_any_source_the_defaults_hold(file: Path) -> None:
-    assert load(Flags(), {}, file, file.parent) == Settings(Config(), None)
+    assert load(Flags(), {}, home(file)) == Settings(Config(), None)
 
 
 def test_command_line_beats_environment_beats_file(file: Path) -> None:
@@ -55,9 +60,9 @@ def test_a_file_named_by_flag_beats_one_named_by_variable_beats_the_usual_one(fi
     for path, port in ((usual, 1), (variable, 2), (flag, 3)):
         path.write_text(f"[gateway]\nport = {port}", encoding="utf-8")
     environment = {"POMONA_CONFIG": str(variable)}
-    assert load(Flags(), {}, usual, file.parent).config.gateway.port == 1
-    assert load(Flags(), environment, usual, file.parent).config.gateway.port == 2
-    assert load(Flags(config=flag), environment, usual, file.parent).config.gateway.port == 3
+    assert load(Flags(), {}, home(usual)).config.gateway.port == 1
+    assert load(Flags(), environment, home(usual)).config.gateway.port == 2
+    assert load(Flags(config=flag), environment, home(usual)).config.gateway.port == 3
 
 
 def test_relative_paths_of_a_file_start_at_its_folder(file: Path, tmp_path: Path) -> None:
@@ -161,17 +166,17 @@ def test_bad_toml_is_named_with_its_line(file: Path) -> None:
 def test_text_that_is_not_utf8_is_named(file: Path) -> None:
     file.write_bytes(b"\xff")
     with pytest.raises(SettingsError, match="is not UTF-8 text; save it as UTF-8"):
-        load(Flags(), {}, file, file.parent)
+        load(Flags(), {}, home(file))
 
 
 def test_a_named_file_that_is_missing_is_an_error(file: Path) -> None:
     with pytest.raises(SettingsError, match="there is no such file; mend --config or POMONA_CONFIG"):
-        load(Flags(config=file), {}, file, file.parent)
+        load(Flags(config=file), {}, home(file))
 
 
 def test_a_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot be read \(Is a directory\)"):
-        load(Flags(), {}, tmp_path, tmp_path)
+        load(Flags(), {}, home(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "65536", "²", "1.5"])
