@@ -86,6 +86,11 @@ class Config(Section, kw_only=True):
     stop_grace_s: Seconds = 10.0
 
     @property
+    def control_endpoint(self) -> str:
+        """Where the supervisor's hub listens."""
+        return f"ipc://{self.runtime_folder}/control"
+
+    @property
     def scheduler_endpoint(self) -> str:
         return f"ipc://{self.runtime_folder}/scheduler"
 

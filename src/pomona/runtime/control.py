@@ -34,9 +34,11 @@ class Ready(Message):
 
 
 class Failed(Message):
-    """The actor ends because of an error that a restart will not mend; `reason` names the thing and the mend."""
+    """The actor ends because of an error; `reason` names the thing and, where it is known, the mend."""
 
     reason: str
+    final: bool = True
+    """A restart will not mend it; False where the error was not expected, so that a restart is worth a try."""
 
 
 class Kill(Message):

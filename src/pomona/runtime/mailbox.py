@@ -26,12 +26,17 @@ from pomona.runtime.control import (
     Stop,
     SupervisorToActor,
 )
-from pomona.runtime.wire import PROTOCOL, Decoder, Message, encode
+from pomona.runtime.doorbell import Doorbell
+from pomona.runtime.wire import PROTOCOL, Decoder, Message, WireError, encode
 
 HIGH_WATER_MARK = 100_000
 """Messages a socket holds per peer before a send is refused; admission bounds keep real traffic far below it."""
 
 In = TypeVar("In")
+Item = TypeVar("Item")
+
+
+LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
 
 
 class Peer(NamedTuple):
@@ -46,14 +51,24 @@ class Peer(NamedTuple):
 
     @classmethod
     def parse(cls, identity: bytes) -> "Peer":
-        name, _, incarnation = identity.decode().rpartition("#")
-        return cls(name, int(incarnation))
+        """Raises WireError if that is not the identity of an actor."""
+        try:
+            name, _, incarnation = identity.decode().rpartition("#")
+            return cls(name, int(incarnation))
+        except ValueError as error:
+            raise WireError(f"{identity!r} is not NAME#INCARNATION") from error
 
 
 class Hub(Generic[In]):
-    """A bound ROUTER; peers are addressed by `Peer`."""
+    """A bound ROUTER; peers are addressed by `Peer`.
+
+    Its endpoint is ipc in a private folder, inproc, or TCP on loopback: there are no keys on the wire. A socket file
+    that a killed process left behind is replaced.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, inbound: Decoder[In]) -> None:
+        if endpoint.startswith("tcp://") and not endpoint.startswith(LOOPBACK):
+            raise ValueError(f"{endpoint}: a hub without keys listens on loopback only; use ipc or tcp://127.0.0.1")
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -75,16 +90,49 @@ class Hub(Generic[In]):
         return True
 
     def drain(self) -> Iterator[tuple[Peer, In]]:
-        """All messages that have arrived, without waiting."""
+        """All messages that have arrived, without waiting.
+
+        Raises WireError for one that cannot be read; the ones behind it are there for the next call.
+        """
         while True:
             try:
-                identity, frame = self.socket.recv_multipart(flags=zmq.DONTWAIT)
+                identity, *frames = self.socket.recv_multipart(flags=zmq.DONTWAIT)
             except zmq.Again:
                 return
-            yield Peer.parse(identity), self._inbound.decode(frame)
+            yield Peer.parse(identity), self._inbound.decode(b"".join(frames))
 
     def close(self) -> None:
         self.socket.close()
+
+
+class Reception(Generic[In, Item]):
+    """What the supervisor listens to: a hub, and a doorbell for its threads and signal handlers."""
+
+    def __init__(self, endpoint: str, inbound: Decoder[In]) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.doorbell: Doorbell[Item] = Doorbell()
+        try:
+            self.hub = Hub(self._context, endpoint, inbound)
+        except BaseException:
+            self.doorbell.close()
+            self._context.destroy(linger=0)
+            raise
+        self._poller = zmq.Poller()
+        self._poller.register(self.hub.socket, zmq.POLLIN)
+        self._poller.register(self.doorbell, zmq.POLLIN)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """True if a message or a ring is there; False after `timeout_s` seconds (None: wait for ever)."""
+        return bool(self._poller.poll(None if timeout_s is None else max(0, math.ceil(timeout_s * 1000))))
+
+    def wait_hub(self, timeout_s: float) -> bool:
+        """The same for messages alone."""
+        return bool(self.hub.socket.poll(max(0, math.ceil(timeout_s * 1000))))
+
+    def close(self) -> None:
+        self.hub.close()
+        self._context.term()
+        self.doorbell.close()
 
 
 def _dealer(socket: zmq.Socket[Any], endpoint: str, me: Peer) -> None:
@@ -198,8 +246,8 @@ class Mailbox:
     def ready(self, detail: str = "") -> None:
         self.tell(Ready(detail))
 
-    def failed(self, reason: str) -> None:
-        self.tell(Failed(reason))
+    def failed(self, reason: str, *, final: bool = True) -> None:
+        self.tell(Failed(reason, final))
 
     def kill(self, kill: Kill) -> None:
         self.tell(kill)
