@@ -1,0 +1,147 @@
+"""What people touch around the code: the commands of the Makefile, the example configuration, the service files."""
+
+import plistlib
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pomona.config import Config
+from pomona.config_keys import config_keys
+from pomona.settings import INTERNAL
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "deploy" / "pomona.toml"
+PLISTS = sorted((ROOT / "deploy" / "launchd").glob("*.plist"))
+
+
+def uncommented() -> dict[str, object]:
+    """The example with every key switched on: `#key = value` is a key, `# text` is prose."""
+    return tomllib.loads(re.sub(r"(?m)^#(?=[\w\[])", "", EXAMPLE.read_text(encoding="utf-8")))
+
+
+def test_the_example_configuration_as_it_stands_changes_nothing() -> None:
+    table = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
+    assert msgspec.convert(table, Config) == Config()
+
+
+def test_the_example_configuration_lists_every_key_and_no_other() -> None:
+    def keys(table: dict[str, object], prefix: str = "") -> set[str]:
+        found: set[str] = set()
+        for name, value in table.items():
+            inner = value[0] if isinstance(value, list) else value
+            found |= keys(inner, f"{prefix}{name}.") if isinstance(inner, dict) else {prefix + name}
+        return found
+
+    assert keys(uncommented()) == set(config_keys(Config)) - {*INTERNAL, "gateway.api_keys"}
+
+
+def test_the_example_configuration_shows_the_real_defaults() -> None:
+    shown = msgspec.to_builtins(msgspec.convert(uncommented(), Config))
+    real = msgspec.to_builtins(Config())
+    for section in ("gateway", "scheduler", "worker", "cache"):
+        for key, default in real[section].items():
+            assert default in (None, shown[section][key]), f"{section}.{key}"
+    assert (shown["ready_timeout_s"], shown["stop_grace_s"]) == (real["ready_timeout_s"], real["stop_grace_s"])
+
+
+def test_each_key_of_the_example_is_explained_above_it() -> None:
+    above = ""
+    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
+        if re.match(r"#\w+ =", line):
+            assert above.startswith("# "), line
+        above = line
+
+
+@pytest.mark.parametrize("target", ["setup", "serve", "test", "check", "bench", "clean", "help"])
+def test_the_makefile_has_the_target(target: str) -> None:
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_help_names_every_target() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert phony is not None
+    assert re.findall(r"make (\w+)", shown) == [name for name in phony[1].split() if name != "FORCE"]
+
+
+def test_every_dependency_is_pinned_within_its_bound() -> None:
+    pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8").lower()))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]:
+        parsed = re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", requirement.lower())
+        assert parsed is not None, requirement
+        pin = pins.get(parsed[1]) or pins.get(parsed[1].replace("-", "_"))
+        assert pin is not None, requirement
+        assert numbers(pin) >= numbers(parsed[2]), requirement
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def python(folder: Path, name: str, describes: str, new_enough: bool) -> None:
+    """A stand-in for an interpreter of another machine: it answers the two questions that the setup script asks."""
+    command = folder / name
+    answer = f'*platform*) echo "{describes}" ;; *) exit {0 if new_enough else 1} ;;'
+    command.write_text(f'#!/bin/sh\ncase "$2" in {answer} esac\n', encoding="utf-8")
+    command.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("describes", "new_enough", "found"),
+    [
+        (None, False, "found: none."),
+        ("3.9 Darwin arm64", False, "found: python3 (3.9)."),
+        ("3.12 Darwin x86_64", True, "found: python3 (an Intel build; MLX needs an arm64 Python)."),
+    ],
+)
+def test_setup_says_in_one_line_which_python_it_needs(
+    tmp_path: Path, describes: str | None, new_enough: bool, found: str
+) -> None:
+    if describes is not None:
+        python(tmp_path, "python3", describes, new_enough)
+    done = subprocess.run(
+        ["/bin/sh", str(ROOT / "scripts" / "setup.sh")],
+        cwd=tmp_path,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"pomona: Python 3.11 or newer is needed; {found} Install it ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize("path", PLISTS, ids=lambda path: path.stem)
+def test_a_launchd_file_has_absolute_paths_and_a_label_like_its_name(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for placeholder, value in {"@ROOT@": "/opt/pomona", "@HOME@": "/Users/someone", "@USER@": "someone"}.items():
+        text = text.replace(placeholder, value)
+    job = plistlib.loads(text.encode())
+    assert "@" not in text
+    assert job["Label"] == path.stem
+    assert job["ProgramArguments"] == ["/opt/pomona/.venv/bin/pomona", "serve"]
+    for key in ("WorkingDirectory", "StandardOutPath", "StandardErrorPath"):
+        assert job[key].startswith("/Users/someone")
+    assert job["ExitTimeOut"] > Config().stop_grace_s
+    assert job["KeepAlive"] == {"SuccessfulExit": False}
+
+
+def test_launchd_is_served_as_agent_and_as_daemon() -> None:
+    jobs = {path.stem: plistlib.loads(path.read_bytes()) for path in PLISTS}
+    assert "UserName" not in jobs["dev.pomona.agent"]
+    assert jobs["dev.pomona.daemon"]["UserName"] == "@USER@"
+    assert jobs["dev.pomona.daemon"]["EnvironmentVariables"]["HOME"] == "@HOME@"
+
+
+def test_ci_runs_what_the_readme_names() -> None:
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], timeout=30, check=True)
