@@ -44,7 +44,7 @@ def fetch_embedded(
         return target
     try:
         models.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(prefix=".fetch-", dir=models)
+        scratch = tempfile.TemporaryDirectory(prefix=f".partial-{os.getpid()}-", dir=models)
     except OSError as error:
         raise ModelError(f"{models} cannot be written: {error.strerror}; choose another POMONA_HOME") from error
     with scratch as folder:

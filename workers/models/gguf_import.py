@@ -43,8 +43,9 @@ def import_gguf(
     """Writes the folder `target` from the GGUF file `source` and returns it.
 
     A `target` that was imported from the same content before is left as it is, whatever its dtype; one whose record is
-    of another format, or damaged, is made anew. `label` is put into the record in place of the path, for a source that does not stay. Raises ModelError: unreadable or unknown file, or a `target` that
-    holds something else. When it is interrupted nothing is left under `target`.
+    of another format, or damaged, is made anew. `label` is put into the record in place of the path, for a source that
+    does not stay. Raises ModelError: unreadable or unknown file, or a `target` that holds something else. When it is
+    interrupted nothing is left under `target`.
     """
     dtype = dtype or native_dtype()
     sha256 = file_sha256(source, progress)
