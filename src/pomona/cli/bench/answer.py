@@ -1,0 +1,143 @@
+"""What one request gave: an `Answer` with the moment of every delta, or a `Failure` with its reason.
+
+The reader is pure: lines of a server-sent event stream and the moments at which they came go in, one outcome comes
+out. All moments are seconds of one monotonic clock.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A request that ended well. `deltas` are the moments at which text came, at least one, in order."""
+
+    started: float
+    deltas: tuple[float, ...]
+    finished: float
+    """When the server said that the answer was complete (the finish reason)."""
+    prompt_tokens: int
+    completion_tokens: int
+    """Counted by the server; a delta may carry several tokens or a part of one."""
+    finish: str
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from sending the request to its first text."""
+        return self.deltas[0] - self.started
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per token after the first: (latency - TTFT) / (tokens - 1); None for a single token."""
+        if self.completion_tokens < 2:
+            return None
+        return (self.finished - self.deltas[0]) / (self.completion_tokens - 1)
+
+    @property
+    def gaps(self) -> tuple[float, ...]:
+        """Seconds between neighbouring deltas."""
+        return tuple(later - earlier for earlier, later in zip(self.deltas, self.deltas[1:], strict=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A request that did not end well; its tokens are not counted."""
+
+    started: float
+    finished: float
+    reason: str
+
+
+Outcome = Answer | Failure
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    @property
+    def has_text(self) -> bool:
+        return bool(self.content or self.reasoning_content or self.reasoning)
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Event(msgspec.Struct):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    error: object = None
+
+
+_events = msgspec.json.Decoder(_Event)
+
+REASON_CHARACTERS = 200
+
+
+def shorten(text: str) -> str:
+    """One line of at most REASON_CHARACTERS."""
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_CHARACTERS else line[: REASON_CHARACTERS - 1] + "…"
+
+
+class AnswerReader:
+    """Reads one chat stream: `feed` every line with the moment it came, then ask for the `outcome`."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._deltas: list[float] = []
+        self._finished: float | None = None
+        self._finish: str | None = None
+        self._usage: _Usage | None = None
+        self._error: str | None = None
+
+    def feed(self, line: str, now: float) -> None:
+        """Takes one line without its end; comments, blank lines and other fields than `data` carry nothing."""
+        if self._error is not None or not line.startswith("data:"):
+            return
+        payload = line[len("data:") :].strip()
+        if payload in ("", "[DONE]"):
+            return
+        try:
+            event = _events.decode(payload)
+        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+            self._error = shorten(f"unreadable event ({error}): {payload}")
+            return
+        if event.error:
+            self._error = shorten("the stream carried an error: " + msgspec.json.encode(event.error).decode())
+            return
+        if event.usage is not None:
+            self._usage = event.usage
+        for choice in event.choices:
+            if choice.delta is not None and choice.delta.has_text:
+                self._deltas.append(now)
+            if choice.finish_reason is not None:
+                self._finish, self._finished = choice.finish_reason, now
+
+    def outcome(self, now: float) -> Outcome:
+        """What the stream amounts to when it has ended at `now`."""
+        if self._error is not None:
+            return Failure(started=self._started, finished=now, reason=self._error)
+        if self._finish is None or self._finished is None:
+            return Failure(started=self._started, finished=now, reason="the stream ended without a finish_reason")
+        if not self._deltas:
+            return Failure(started=self._started, finished=now, reason=f"no text before finish {self._finish!r}")
+        if self._usage is None:
+            return Failure(started=self._started, finished=now, reason="no usage: tokens cannot be counted")
+        return Answer(
+            started=self._started,
+            deltas=tuple(self._deltas),
+            finished=self._finished,
+            prompt_tokens=self._usage.prompt_tokens,
+            completion_tokens=self._usage.completion_tokens,
+            finish=self._finish,
+        )

@@ -1,0 +1,65 @@
+"""`python -m pomona.cli.bench.bare SPEC`: one stream of mlx_lm.stream_generate with no server around it.
+
+The floor that a server's single stream is measured against. It is run as a process of its own and prints one JSON
+list of `Answer`s; SPEC is a `BareSpec` in JSON.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
+
+from pomona.cli.bench.answer import Answer
+from pomona.cli.bench.prompts import unique_prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareSpec:
+    """The same fields as a `Load` of one stream, greedy, on the model in `folder`."""
+
+    folder: str
+    requests: int
+    warm_ups: int
+    max_tokens: int
+    prompt_words: int
+    seed: str
+
+
+def generate(spec: BareSpec) -> list[Answer]:
+    """Loads the model, answers the warm-up prompts unmeasured, then the measured ones in turn."""
+    from mlx_lm import load, stream_generate
+
+    model, tokenizer, *_ = load(spec.folder)
+
+    def answer(prompt: str) -> Answer:
+        messages = [{"role": "user", "content": prompt}]
+        tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        started = time.perf_counter()
+        deltas: list[float] = []
+        for piece in stream_generate(model, tokenizer, tokens, max_tokens=spec.max_tokens):
+            now = time.perf_counter()
+            if piece.text:
+                deltas.append(now)
+        return Answer(
+            started=started,
+            deltas=tuple(deltas) or (now,),
+            finished=now,
+            prompt_tokens=piece.prompt_tokens,
+            completion_tokens=piece.generation_tokens,
+            finish=piece.finish_reason or "length",
+        )
+
+    for prompt in islice(unique_prompts(f"{spec.seed} warm-up", spec.prompt_words), spec.warm_ups):
+        answer(prompt)
+    return [answer(prompt) for prompt in islice(unique_prompts(spec.seed, spec.prompt_words), spec.requests)]
+
+
+def main(arguments: list[str]) -> None:
+    spec = msgspec.json.decode(arguments[0], type=BareSpec)
+    sys.stdout.buffer.write(msgspec.json.encode(generate(spec)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,59 @@
+"""One load measured from the command line: progress while it runs, figures at the end or at an interrupt."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from pomona.cli.bench.answer import Outcome
+from pomona.cli.bench.load import Load, Target, run_load
+from pomona.cli.bench.metrics import LoadResult, summarise
+from pomona.cli.bench.progress import BenchProgress
+
+
+class Interrupted(Exception):
+    """The user stopped a load; `partial` is what had been measured, None if no request had ended."""
+
+    def __init__(self, partial: LoadResult | None) -> None:
+        super().__init__("interrupted")
+        self.partial = partial
+
+
+def measure(target: Target, load: Load, label: str, progress: BenchProgress) -> LoadResult:
+    """Runs one load; raises `Interrupted` with the figures so far on Ctrl-C."""
+    outcomes = outcomes_of(target, load, label, progress)
+    return summarise(outcomes, load.concurrency)
+
+
+def outcomes_of(target: Target, load: Load, label: str, progress: BenchProgress) -> list[Outcome]:
+    """As `measure`, with every outcome kept."""
+    outcomes: list[Outcome] = []
+    try:
+        with progress.watch(label, load.requests) as advance:
+
+            def done(outcome: Outcome) -> None:
+                outcomes.append(outcome)
+                advance(outcome)
+
+            asyncio.run(run_load(target, load, done))
+    except KeyboardInterrupt:
+        partial = summarise(outcomes, load.concurrency, interrupted=True) if outcomes else None
+        raise Interrupted(partial) from None
+    return outcomes
+
+
+@contextlib.contextmanager
+def sigterm_is_interrupt() -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP act like Ctrl-C, so that servers under test are ended then too."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(kind, interrupt) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

@@ -1,0 +1,83 @@
+"""Exact arithmetic on given moments."""
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pomona.cli.bench.answer import Answer, Failure
+from pomona.cli.bench.metrics import FIRST_FAILURES, Percentiles, percentile, percentiles_ms, ratio_of, summarise
+
+
+def answer(started: float, deltas: tuple[float, ...], finished: float, tokens: int, finish: str = "length") -> Answer:
+    return Answer(
+        started=started, deltas=deltas, finished=finished, prompt_tokens=3, completion_tokens=tokens, finish=finish
+    )
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=50))
+def test_percentiles_agree_with_the_standard_library(values: list[float]) -> None:
+    ordered = sorted(values)
+    cuts = statistics.quantiles(ordered, n=100, method="inclusive")
+    for share, cut in ((0.5, cuts[49]), (0.9, cuts[89]), (0.99, cuts[98])):
+        assert percentile(ordered, share) == pytest.approx(cut, rel=1e-9, abs=1e-9)
+
+
+def test_percentiles_of_one_value_are_that_value_and_of_none_absent() -> None:
+    assert percentiles_ms([0.25]) == Percentiles(p50=250.0, p90=250.0, p99=250.0, max=250.0)
+    assert percentiles_ms([]) is None
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 0.5)
+
+
+def test_percentiles_are_in_milliseconds_and_interpolated() -> None:
+    assert percentiles_ms([0.004, 0.001, 0.002, 0.003, 0.005]) == Percentiles(p50=3.0, p90=4.6, p99=4.96, max=5.0)
+
+
+def test_a_load_is_summed_from_its_answers_over_the_whole_wall_time() -> None:
+    result = summarise(
+        [
+            answer(10.0, (10.5, 11.0), 11.5, tokens=6),
+            answer(10.25, (11.25, 11.5), 12.25, tokens=11, finish="stop"),
+            Failure(started=9.0, finished=13.0, reason="HTTP 503"),
+        ],
+        concurrency=2,
+    )
+    assert (result.concurrency, result.requests, result.errors, result.first_errors) == (2, 2, 1, ("HTTP 503",))
+    assert (result.prompt_tokens, result.completion_tokens) == (6, 17)
+    assert result.wall_s == 4.0
+    assert result.tokens_per_s == 17 / 4.0
+    assert result.ttft_ms == Percentiles(p50=750.0, p90=950.0, p99=995.0, max=1000.0)
+    assert result.tpot_ms == Percentiles(p50=150.0, p90=190.0, p99=199.0, max=200.0)
+    assert result.gap_ms == Percentiles(p50=375.0, p90=475.0, p99=497.5, max=500.0)
+    assert result.finish == {"length": 1, "stop": 1}
+    assert not result.interrupted
+
+
+def test_failures_count_whole_but_only_the_first_are_told() -> None:
+    result = summarise([Failure(started=0, finished=1, reason=str(n)) for n in range(9)], 4, interrupted=True)
+    assert result.errors == 9
+    assert result.first_errors == ("0", "1", "2")
+    assert len(result.first_errors) == FIRST_FAILURES
+    assert result.tokens_per_s == 0.0
+    assert result.ttft_ms is None
+    assert result.interrupted
+
+
+def test_an_empty_load_gives_zeros() -> None:
+    result = summarise([], 1)
+    assert (result.requests, result.wall_s, result.tokens_per_s) == (0, 0.0, 0.0)
+
+
+def test_ratios_are_taken_pair_by_pair() -> None:
+    ratio = ratio_of([(30.0, 20.0), (10.0, 20.0), (22.0, 20.0)])
+    assert ratio is not None
+    assert (ratio.median, ratio.min, ratio.max, ratio.rounds) == (1.1, 0.5, 1.5, (1.5, 0.5, 1.1))
+
+
+def test_a_pair_with_a_zero_gives_no_ratio() -> None:
+    assert ratio_of([(0.0, 5.0), (5.0, 0.0)]) is None
+    ratio = ratio_of([(0.0, 5.0), (6.0, 5.0)])
+    assert ratio is not None
+    assert ratio.rounds == (1.2,)
