@@ -12,6 +12,11 @@ LeaseId = NewType("LeaseId", int)
 # worker -> cache service; `ticket` ties an answer to its question
 
 
+READER = "@reader"
+WRITER = "@writer"
+"""A worker has two links, one for each thread; their peer names are the worker's own with one of these behind it."""
+
+
 class Lookup(Message):
     """Lease the longest run of leading blocks that are stored. Answered by `Leased`."""
 
@@ -46,6 +51,8 @@ class Abort(Message):
 
     key: BlockKey
     reason: str = ""
+    errno: int = 0
+    """What the operating system said, or 0: a full or failing disk switches the tier off."""
 
 
 class Reject(Message):
@@ -81,6 +88,9 @@ class Reserved(Message):
     ticket: int
     path: str | None
     reason: str = ""
+    key: BlockKey = BlockKey(b"")
+    present: bool = False
+    """True without a path: the block is stored or on its way, so what follows it is of use."""
 
 
 class CacheStats(Message):
@@ -96,7 +106,14 @@ class CacheStats(Message):
     evicted: int
     quarantined: int
     refused: int
+    """Reservations that found no room, and writes that failed."""
     enabled: bool = True
+    """False while nothing is written; what is stored may still be leased."""
+    detail: str = ""
+    """How full the tier is, or why it is off, for people."""
+    leases: int = 0
+    reserved_bytes: int = 0
+    quarantined_bytes: int = 0
 
 
 WorkerToCache = Lookup | Release | Reserve | Commit | Abort | Reject | AskCacheStats

@@ -1,0 +1,130 @@
+"""The stored prefixes of one model: what a request need not prefill, and what the next one will not have to."""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pomona.cache.client import CacheClient, Lease
+from pomona.cache.keys import chain
+from pomona.cache.layout import KVLayout
+from pomona.cache.messages import BlockKey
+from pomona.runtime.control import Roster
+from pomona.workers import blocks
+from pomona.workers.block_file import BlockError, BlockFormat
+from pomona.workers.blocks import layout_of, supports
+from pomona.workers.writeback import BlockWriter, Pending
+
+__all__ = ["PrefixStore", "layout_of", "supports"]
+
+log = logging.getLogger(__name__)
+
+
+class PrefixStore:
+    """Used by the engine's thread alone; its writer's thread handles plain bytes.
+
+    Trouble with the cache service or its files is a prefix not restored or not stored, never an exception.
+    """
+
+    def __init__(
+        self,
+        client: CacheClient | None,
+        root_for_salt: Callable[[str], BlockKey],
+        layout: KVLayout,
+        block_tokens: int,
+    ) -> None:
+        """Owns `client` and closes it; without one nothing is restored or stored."""
+        self._client = client
+        self._root_for_salt = root_for_salt
+        self._form = BlockFormat(layout, block_tokens)
+        self._writer = BlockWriter(client, self._form) if client is not None else None
+
+    @property
+    def stored_blocks(self) -> int:
+        """Blocks written and handed over to the cache service."""
+        return self._writer.stored if self._writer is not None else 0
+
+    @property
+    def dropped_blocks(self) -> int:
+        """Blocks that were not stored: the queue or the disk was full, or the service away."""
+        return self._writer.dropped if self._writer is not None else 0
+
+    def on_roster(self, roster: Roster) -> None:
+        """Follow the cache service; to be called at every change of the roster."""
+        if self._client is not None and self._writer is not None and self._client.on_roster(roster):
+            self._writer.unlearn()
+
+    def restore(self, tokens: Sequence[int], salt: str, caches: list[Any]) -> int:
+        """Fill empty caches with the longest stored prefix of `tokens`, to the bit as it was computed.
+
+        Returns the tokens restored: whole blocks, at most `len(tokens)`; 0 if nothing is stored or the caches are not
+        plain. Raises ValueError for caches that are not empty.
+        """
+        if self._client is None or self._writer is None or not supports(caches):
+            return 0
+        if any(cache.offset for cache in caches):
+            raise ValueError("a prefix is restored into empty caches only")
+        if len(caches) != len(self._form.layout.layers):
+            return 0
+        root = self._root_for_salt(salt)
+        keys = chain(root, tokens, self._form.tokens)
+        lease = self._client.lookup(keys) if keys else None
+        if lease is None:
+            return 0
+        try:
+            payloads = self._read(self._client, lease, (root, *keys))
+            stored = len(payloads)
+            self._writer.learn(keys[:stored], keys[stored:])
+            return blocks.restore(payloads, self._form, caches) if payloads else 0
+        finally:
+            self._client.release(lease)
+
+    def _read(self, client: CacheClient, lease: Lease, chained: Sequence[BlockKey]) -> list[memoryview]:
+        """The payloads up to the first bad block, which is rejected; `chained` is the root and the keys."""
+        payloads: list[memoryview] = []
+        for parent, key, stored in zip(chained, chained[1:], lease.blocks, strict=False):
+            try:
+                if stored.key != key:
+                    raise BlockError(f"the service answered with block {stored.key.hex()}")
+                payloads.append(self._form.read(Path(stored.path), key, parent))
+            except BlockError as error:
+                log.warning("block-bad path=%s reason=%r", stored.path, str(error))
+                client.reject(key, str(error))
+                break
+        return payloads
+
+    def store(self, tokens: Sequence[int], salt: str, caches: list[Any], start: int) -> None:
+        """Queue the whole blocks of `tokens` that `caches` hold, from the block of token `start` on.
+
+        Blocks that are stored already are passed over. What the queue cannot take is dropped and counted. The caches
+        may change as soon as this returns.
+        """
+        if self._writer is None or not supports(caches):
+            return
+        size = self._form.tokens
+        held = min(len(tokens), *(cache.offset for cache in caches))
+        root = self._root_for_salt(salt)
+        chained = (root, *chain(root, tokens[:held], size))
+        for block in range(max(0, start) // size, len(chained) - 1):
+            parent, key = chained[block], chained[block + 1]
+            if not self._writer.wants(key):
+                continue
+            if not self._writer.has_room():
+                self._writer.drop(sum(self._writer.wants(key) for key in chained[block + 1 :]))
+                return
+            try:
+                payload = blocks.extract(caches, block * size, self._form)
+            except BlockError as error:
+                log.warning("blocks-not-stored reason=%r", str(error))
+                self._writer.drop(1)
+                return
+            self._writer.put(Pending(key, parent, payload))
+
+    def close(self, deadline_s: float) -> None:
+        """Write what is queued for at most `deadline_s` seconds, drop the rest, and close the client."""
+        if self._client is None or self._writer is None:
+            return
+        if self._writer.close(deadline_s):
+            self._client.close()
+        else:
+            log.warning("writer-stuck; its links end with the process")
