@@ -1,7 +1,9 @@
 """What goes wrong with models on disk."""
 
+from pomona.refusal import Refusal
 
-class ModelError(Exception):
+
+class ModelError(Refusal):
     """A model cannot be found, imported or loaded; the text is one line that names the thing and the mend."""
 
 

@@ -59,7 +59,7 @@ def import_gguf(
             )
     gguf = GgufFile(source)
     config = config_from(gguf, dtype)
-    with _partial(target) as folder:
+    with partial(target) as folder:
         _write_json(folder / "config.json", config)
         _write_json(
             folder / "generation_config.json",
@@ -100,7 +100,7 @@ def file_sha256(path: Path, progress: Progress = silent) -> str:
 
 
 @contextmanager
-def _partial(target: Path) -> Iterator[Path]:
+def partial(target: Path) -> Iterator[Path]:
     """A folder beside `target` that takes its name at the end, or is gone."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

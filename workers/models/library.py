@@ -9,6 +9,7 @@ from pathlib import Path
 from pomona.workers.models import embedded
 from pomona.workers.models.check import check
 from pomona.workers.models.error import ModelError
+from pomona.workers.models.folder_import import import_folder
 from pomona.workers.models.gguf_import import file_sha256, import_gguf, silent
 from pomona.workers.models.gguf_weights import Dtype, Progress
 from pomona.workers.models.record import ImportRecord, Stamp, read_record
@@ -60,6 +61,13 @@ class ModelLibrary:
             return self.add_gguf(path, dtype=dtype, progress=progress)
         raise self._unknown(name)
 
+    def add(self, source: Path, *, id: str | None = None, progress: Progress = silent) -> ModelFolder:
+        """Imports a GGUF file or a model folder; raises ModelError if it is neither, or not whole."""
+        if not source.is_dir():
+            return self.add_gguf(source, id=id, progress=progress)
+        name = _valid(id or source.resolve().name)
+        return describe(name, import_folder(source, self.folder / name, progress=progress))
+
     def add_gguf(
         self, source: Path, *, id: str | None = None, dtype: Dtype | None = None, progress: Progress = silent
     ) -> ModelFolder:
@@ -67,9 +75,7 @@ class ModelLibrary:
         source = source.absolute()
         if not source.is_file():
             raise ModelError(f"no file at {source}; check the path")
-        name = id or slug(source.stem)
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name):
-            raise ModelError(f"{name!r} cannot be a model id; use letters, digits, dots, dashes and underscores")
+        name = _valid(id or slug(source.stem))
         record = read_record(self.folder / name)
         if record is None or not _same_file(record, source):
             taken = (self.folder / name).exists()
@@ -132,6 +138,12 @@ def describe(name: str, path: Path) -> ModelFolder:
 def slug(stem: str) -> str:
     """A file's stem as a model id: `SmolLM2 135M.Q4_1` is `smollm2-135m.q4_1`."""
     return re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._") or "model"
+
+
+def _valid(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name):
+        raise ModelError(f"{name!r} cannot be a model id; use letters, digits, dots, dashes and underscores")
+    return name
 
 
 def _same_file(record: ImportRecord, source: Path) -> bool:
