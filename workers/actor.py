@@ -1,0 +1,108 @@
+"""The worker actor: one process, one model, one engine; commands in, token events out."""
+
+import logging
+from pathlib import Path
+from typing import assert_never
+
+from pomona.config import Config
+from pomona.runtime.actor import ActorFailure, ActorSpec
+from pomona.runtime.mailbox import Link, Mailbox
+from pomona.runtime.wire import Decoder
+from pomona.workers import device
+from pomona.workers.engine import Engine, EngineLimits
+from pomona.workers.messages import Assign, Cancel, Drain, Dropped, SchedulerToWorker, Stepped, WorkerReady
+from pomona.workers.models.error import ModelError
+from pomona.workers.models.load import load
+from pomona.workers.models.settings import context_length
+from pomona.workers.prefix import PrefixStore
+from pomona.workers.storage import open_prefix_store
+from pomona.workers.vocabulary import Vocabulary
+from pomona.workers.warmup import warm_up
+
+log = logging.getLogger(__name__)
+
+
+class WorkerActor:
+    """Serves one model. It runs steps on its own while it has work; commands are applied between two steps.
+
+    A scheduler that comes back as another incarnation finds a clean slate: it sends again what should run.
+    """
+
+    def __init__(self, spec: ActorSpec, config: Config) -> None:
+        if spec.model is None:
+            raise ActorFailure(f"actor {spec.name} was started without a model")
+        self._config = config
+        self._settings = config.model(spec.model)
+        self._scheduler: Link[SchedulerToWorker] | None = None
+        self._scheduler_incarnation = -1
+
+    def run(self, mailbox: Mailbox) -> None:
+        engine, prefixes, context = self._open(mailbox)
+        ready = WorkerReady(self._settings.id, engine.max_running, context)
+        mailbox.ready(f"{self._settings.id} on {device.describe()}")
+        try:
+            while mailbox.stopping is None:
+                mailbox.wait(0 if engine.busy else None)
+                if mailbox.poll_control():
+                    prefixes.on_roster(mailbox.roster)
+                    self._follow_scheduler(mailbox, engine, ready)
+                self._obey(engine)
+                if engine.busy:
+                    self._tell(engine)
+        finally:
+            prefixes.close(deadline_s=2.0)
+
+    def _open(self, mailbox: Mailbox) -> tuple[Engine, PrefixStore, int]:
+        folder = Path(self._settings.path)
+        mailbox.progress("loading weights")
+        device.bound_buffer_cache()
+        try:
+            model, tokenizer = load(folder)
+            vocabulary = Vocabulary(tokenizer)
+        except (ModelError, ValueError) as error:
+            raise ActorFailure(f"model {self._settings.id}: {error}") from error
+        prefixes = open_prefix_store(mailbox.me, self._config, folder, model)
+        worker = self._config.worker
+        engine = Engine(
+            model,
+            vocabulary,
+            frozenset(tokenizer.eos_token_ids),
+            EngineLimits(self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s),
+            prefixes,
+        )
+        warm_up(engine, len(vocabulary), mailbox.progress)
+        context = context_length(folder)
+        return engine, prefixes, min(context, self._settings.max_context or context)
+
+    def _follow_scheduler(self, mailbox: Mailbox, engine: Engine, ready: WorkerReady) -> None:
+        """Open a new link to each new incarnation of the scheduler; what the old one asked for is dropped."""
+        scheduler = mailbox.roster.find("scheduler")
+        if scheduler is None or scheduler.state != "ready" or scheduler.incarnation == self._scheduler_incarnation:
+            return
+        if self._scheduler is not None:
+            mailbox.drop(self._scheduler)
+        engine.clear()
+        self._scheduler_incarnation = scheduler.incarnation
+        self._scheduler = mailbox.link(self._config.scheduler_endpoint, Decoder(SchedulerToWorker))
+        self._scheduler.send(ready)
+
+    def _obey(self, engine: Engine) -> None:
+        if self._scheduler is None:
+            return
+        for command in self._scheduler.drain():
+            match command:
+                case Assign(request):
+                    engine.assign(request)
+                case Cancel(request_id):
+                    usage = engine.cancel(request_id)
+                    self._scheduler.send(Dropped(request_id, usage))
+                    self._scheduler.send(Stepped((), engine.stats()))
+                case Drain():
+                    engine.clear()
+                case _:
+                    assert_never(command)
+
+    def _tell(self, engine: Engine) -> None:
+        events = engine.step()
+        if self._scheduler is not None:
+            self._scheduler.send(Stepped(tuple(events), engine.stats(), engine.progress()))

@@ -1,0 +1,271 @@
+"""The step loop of one model: launch the next forward, commit the last tokens while it runs, prefill in the slack."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from pomona.runtime.mailbox import now
+from pomona.workers.batch import Batch
+from pomona.workers.messages import (
+    PositionLogprobs,
+    Request,
+    RequestId,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+    WorkerStats,
+)
+from pomona.workers.meter import Meter
+from pomona.workers.prefill import Prefill, without
+from pomona.workers.prefix import PrefixStore
+from pomona.workers.row import Row
+from pomona.workers.sampling import Draws, draw
+from pomona.workers.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+SMALLEST_CHUNK = 16
+"""Prompt tokens of a prefill chunk under the tightest budget."""
+
+
+class EngineLimits(NamedTuple):
+    max_running: int
+    """Rows that decode at once."""
+    prefill_chunk: int
+    """Prompt tokens of one prefill forward, at most."""
+    stall_s: float
+    """Seconds of prefill between two decode steps."""
+
+
+class Drawn(NamedTuple):
+    """Tokens drawn by the last step, not committed yet; `rows[i]` drew `draws.tokens[i]`."""
+
+    rows: list[Row]
+    draws: Draws
+
+
+class Engine:
+    """Runs requests of one model. `step` does what is due and returns the events; nothing else advances time.
+
+    Commands (`assign`, `cancel`, `clear`) are called between steps and take effect at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: Vocabulary,
+        eos: frozenset[int],
+        limits: EngineLimits,
+        prefixes: PrefixStore,
+    ) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._eos = eos
+        self._limits = limits
+        self._prefixes = prefixes
+        self.meter = Meter()
+        self._batch = Batch(model)
+        self._prefills: list[Prefill] = []
+        self._waiting: list[Row] = []
+        self._drawn: Drawn | None = None
+
+    @property
+    def max_running(self) -> int:
+        return min(self._limits.max_running, self._batch.width_limit or self._limits.max_running)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._batch.rows or self._prefills or self._waiting or self._drawn)
+
+    def assign(self, request: Request) -> None:
+        """Take a request; it is started by a later step. A second one with the same id is an error of the caller."""
+        self._waiting.append(Row(request, self._vocabulary, self._eos))
+
+    def cancel(self, request_id: RequestId) -> Usage | None:
+        """Drop a request, whatever its state; None if it is unknown or has ended."""
+        row = self._find(request_id)
+        if row is None:
+            return None
+        row.end("cancelled")
+        self._waiting = [other for other in self._waiting if other is not row]
+        self._prefills, ended = without(self._prefills, row)
+        for prefill in ended:
+            prefill.store()
+        if any(other is row for other in self._batch.rows):
+            self._retire([row])
+        return row.usage()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._batch.leave(self._batch.rows)
+        self._prefills, self._waiting, self._drawn = [], [], None
+
+    def _find(self, request_id: RequestId) -> Row | None:
+        held = [*self._waiting, *(row for prefill in self._prefills for row in prefill.rows), *self._batch.rows]
+        return next((row for row in held if row.request.id == request_id), None)
+
+    def forget_counts(self) -> None:
+        """Start counting anew; the measured prefill rate stays."""
+        self.meter.reset()
+
+    def progress(self) -> dict[RequestId, int]:
+        """Prompt tokens done, for each request in prefill."""
+        return {row.request.id: prefill.done for prefill in self._prefills for row in prefill.rows}
+
+    def stats(self) -> WorkerStats:
+        return self.meter.snapshot(
+            running=len(self._batch.rows),
+            prefilling=sum(len(prefill.rows) for prefill in self._prefills),
+            waiting=len(self._waiting),
+            kv_bytes=self._batch.nbytes + sum(prefill.nbytes for prefill in self._prefills),
+            stored=self._prefixes.stored_blocks,
+            dropped=self._prefixes.dropped_blocks,
+        )
+
+    def step(self) -> list[TokenEvent]:
+        """One decode step of all running rows, then prefill within its budget."""
+        events = self._start()
+        if self._batch.rows or self._drawn:
+            events += self._decode()
+        if self._prefills:
+            events += self._prefill()
+        return events
+
+    # starting
+
+    def _start(self) -> list[TokenEvent]:
+        events = []
+        for row in list(self._waiting):
+            if row.finish is not None:  # its committed tokens already reach its end
+                self._waiting.remove(row)
+                events.append(row.replayed())
+                continue
+            twin = next((prefill for prefill in self._prefills if prefill.serves(row)), None)
+            if twin is not None and self._batch.width_limit != 1:
+                twin.attach(row)
+            elif self._held() < self.max_running:
+                prefill = Prefill(self._model, row, self._prefixes)
+                self.meter.restored(prefill.restored)
+                self._prefills.append(prefill)
+            else:
+                continue
+            self._waiting.remove(row)
+        return events
+
+    def _held(self) -> int:
+        return len(self._batch.rows) + sum(len(prefill.rows) for prefill in self._prefills)
+
+    # decode
+
+    def _decode(self) -> list[TokenEvent]:
+        begin = now()
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            # A row whose drawn token is its last needs no further forward.
+            self._retire([row for row in drawn.rows if row.finish is None and row.remaining == 1])
+        rows = list(self._batch.rows)
+        logits = self._batch.forward() if rows else None
+        if logits is not None:
+            mx.async_eval(logits)
+        events = self._commit(drawn) if drawn is not None else []
+        if logits is not None:
+            ended = [row for row in rows if row.finish is not None]
+            order = self._retire(ended)
+            if self._batch.rows:
+                self._draw(logits[mx.array(order)] if ended else logits)
+        self.meter.decoded(len(rows), now() - begin)
+        return events
+
+    def _draw(self, logits: mx.array) -> None:
+        draws = draw(logits, [row.law() for row in self._batch.rows])
+        self._batch.inputs = draws.tokens
+        mx.async_eval([array for array in draws if array is not None])
+        self._drawn = Drawn(list(self._batch.rows), draws)
+
+    def _commit(self, drawn: Drawn) -> list[TokenEvent]:
+        tokens: list[int] = drawn.draws.tokens.tolist()  # type: ignore[assignment]  # one-dimensional
+        finite: list[bool] = drawn.draws.finite.tolist()  # type: ignore[assignment]
+        logprobs = _read_logprobs(drawn, tokens, self._vocabulary)
+        events = []
+        for index, row in enumerate(drawn.rows):
+            if row.finish is not None:  # cancelled meanwhile
+                continue
+            if finite[index]:
+                events.append(row.commit(tokens[index], logprobs[index]))
+                self.meter.committed(1)
+            else:
+                log.error("non-finite logits: request=%s position=%d", row.request.id, len(row.committed))
+                events.append(
+                    row.end("error", f"the model's logits are not finite at output token {len(row.committed)}")
+                )
+        return events
+
+    def _retire(self, rows: Sequence[Row]) -> list[int]:
+        """Take rows out of the batch; whole blocks of what they hold are stored unless they failed."""
+        for row in rows:
+            failed = row.finish is not None and row.finish.reason == "error"
+            held = self._batch.length_of(row)
+            if not failed and self._prefixes.wants(row.stored, held):
+                self._prefixes.store(row.tokens[:held], row.request.cache_salt, self._batch.extract(row), row.stored)
+        return self._batch.leave(rows)
+
+    # prefill
+
+    def _prefill(self) -> list[TokenEvent]:
+        if self._drawn is not None:
+            mx.eval(self._drawn.draws.tokens)  # so that the chunk's time is its own
+        events: list[TokenEvent] = []
+        deadline = now() + self._limits.stall_s
+        budget = max(SMALLEST_CHUNK, int(self.meter.prefill_rate * self._limits.stall_s))
+        while self._prefills and budget >= SMALLEST_CHUNK:
+            events += self._advance(self._prefills[0], min(self._limits.prefill_chunk, budget))
+            budget = int(self.meter.prefill_rate * (deadline - now()))
+        return events
+
+    def _advance(self, prefill: Prefill, tokens: int) -> list[TokenEvent]:
+        begin = now()
+        try:
+            computed = prefill.advance(tokens)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            log.error("prefill failed: request=%s error=%s", prefill.rows[0].request.id, error)
+            self._prefills.remove(prefill)
+            return [row.end("error", f"prefill failed: {error}") for row in prefill.rows]
+        self.meter.prefilled(computed, now() - begin)
+        return [] if prefill.left else self._finish_prefill(prefill)
+
+    def _finish_prefill(self, prefill: Prefill) -> list[TokenEvent]:
+        prefill.store()
+        events = []
+        for row in list(prefill.rows):
+            if row.remaining <= 0:
+                events.append(row.end("length"))
+            else:
+                self._batch.join(row, prefill.caches)
+        self._prefills.remove(prefill)
+        return events
+
+
+def _read_logprobs(drawn: Drawn, tokens: list[int], vocabulary: Vocabulary) -> list[PositionLogprobs | None]:
+    draws = drawn.draws
+    if draws.chosen is None:
+        return [None] * len(tokens)
+    chosen: list[float] = draws.chosen.tolist()  # type: ignore[assignment]
+    top_tokens: list[list[int]] = [] if draws.top_tokens is None else draws.top_tokens.tolist()  # type: ignore[assignment]
+    top_values: list[list[float]] = [] if draws.top_logprobs is None else draws.top_logprobs.tolist()  # type: ignore[assignment]
+
+    def entry(token: int, value: float) -> TokenLogprob:
+        return TokenLogprob(token, vocabulary.name_of(token), value)
+
+    read: list[PositionLogprobs | None] = []
+    for index, row in enumerate(drawn.rows):
+        wanted = row.request.logprobs
+        if wanted is None:
+            read.append(None)
+            continue
+        top = zip(top_tokens[index][:wanted], top_values[index][:wanted], strict=True) if wanted else ()
+        read.append(
+            PositionLogprobs(entry(tokens[index], chosen[index]), tuple(entry(token, value) for token, value in top))
+        )
+    return read
