@@ -21,7 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         return _say(str(refusal), refusal.exit_code)
     except typer.TyperException as usage:
-        return _say(f"{usage.format_message()} (pomona --help lists what there is)", 2)
+        text = usage.format_message()
+        if text.startswith("Usage:"):  # The help of a group that was called without a command.
+            print(text, file=sys.stderr)
+            return 2
+        return _say(f"{text} (pomona --help lists what there is)", 2)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as error:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pomona import __version__
+from pomona.cli.bench import bench_app
 
 app = typer.Typer(
     help="Pomona serves large language models on one Mac, to many clients at once.",
@@ -13,8 +14,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-models = typer.Typer(help="List and import models.", rich_markup_mode=None)
+models = typer.Typer(help="List and import models.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(models, name="models")
+app.add_typer(bench_app, name="bench")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The configuration file.")]
 HostOption = Annotated[str | None, typer.Option(help="Default 127.0.0.1; beyond loopback needs an API key.")]

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from pomona.cli.chat_client import ChatClient, Turn, server_url
+from pomona.cli.chat_client import ChatClient, Turn
 from pomona.home import Home
+from pomona.listener import url
 from pomona.refusal import Refusal
 from pomona.settings import Flags, load
 
@@ -21,11 +22,11 @@ class Options(NamedTuple):
     max_tokens: int | None
 
 
-def run(options: Options, url: str | None, flags: Flags) -> int:
+def run(options: Options, address: str | None, flags: Flags) -> int:
     """The exit code; raises Refusal where no server answers, or where a piped question gets no answer."""
     gateway = load(flags, os.environ, Home.resolve()).config.gateway
     key = gateway.api_keys[0] if gateway.api_keys else None
-    with ChatClient(url or server_url(gateway.host, gateway.port), key) as client:
+    with ChatClient(address or url(gateway.host, gateway.port), key) as client:
         conversation = Conversation(client, options, Console(highlight=False, soft_wrap=True))
         if sys.stdin.isatty():
             conversation.talk()

@@ -45,12 +45,6 @@ class _Models(msgspec.Struct):
     data: list[_Model] = []
 
 
-def server_url(host: str, port: int) -> str:
-    """Where a client on this machine reaches a server bound to `host`."""
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
-
-
 class ChatClient:
     """One server; every method raises Refusal with one line if it cannot be reached or refuses."""
 
