@@ -93,6 +93,8 @@ class Usage(Part):
     completion_tokens: int
     cached_tokens: int = 0
     """Prompt tokens whose KV was restored instead of computed."""
+    reasoning_tokens: int = 0
+    """Completion tokens of the reasoning channel."""
 
 
 class Finish(Part, kw_only=True):

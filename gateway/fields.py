@@ -1,0 +1,142 @@
+"""Fields that a route does not know: what is harmless, what is refused, and why never silently dropped."""
+
+from collections.abc import Collection, Mapping
+
+from pomona.gateway.body import JsonValue, RequestBody
+from pomona.gateway.errors import ApiError, invalid
+
+HARMLESS = frozenset(
+    {
+        "audio_options",
+        "client_metadata",
+        "include_reasoning",
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "reasoning_effort",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "session_id",
+        "store",
+        "thinking",
+        "thinking_token_budget",
+        "user",
+        "verbosity",
+    }
+)
+"""Labels and hints of clients; leaving them out changes no token that this server would give."""
+
+CONSTRAINTS = frozenset(
+    {
+        "ebnf",
+        "grammar",
+        "guided_choice",
+        "guided_decoding_backend",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "guided_whitespace_pattern",
+        "json_schema",
+        "output_format",
+        "regex",
+        "structured_outputs",
+    }
+)
+
+SAMPLERS = frozenset(
+    {
+        "allowed_token_ids",
+        "bad_words",
+        "best_of",
+        "dry_allowed_length",
+        "dry_base",
+        "dry_multiplier",
+        "dynatemp_exponent",
+        "dynatemp_range",
+        "early_stopping",
+        "echo",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "frequency_penalty",
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "length_penalty",
+        "logit_bias",
+        "logits_processors",
+        "logprob_token_ids",
+        "logprobs",
+        "min_p",
+        "min_tokens",
+        "mirostat",
+        "mirostat_eta",
+        "mirostat_tau",
+        "n",
+        "n_probs",
+        "num_beams",
+        "presence_penalty",
+        "prompt_logprobs",
+        "repeat_last_n",
+        "repeat_penalty",
+        "repetition_detection",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "temperature_last",
+        "tfs",
+        "tfs_z",
+        "top_a",
+        "top_logprobs",
+        "truncate_prompt_tokens",
+        "typical",
+        "typical_p",
+        "use_beam_search",
+        "vllm_xargs",
+        "xtc_probability",
+        "xtc_threshold",
+    }
+)
+"""Names that would change which tokens come out; a route that does not take one refuses it."""
+
+
+def check_extras(body: RequestBody, *, strict: bool) -> None:
+    """Raises ApiError 400 for unknown fields: all but harmless ones if `strict`, else those that steer the sampler.
+
+    A null is nothing asked for, so it is never refused.
+    """
+    for name, value in (body.model_extra or {}).items():
+        if value is None or name in HARMLESS:
+            continue
+        if name in CONSTRAINTS:
+            raise unavailable(name, name)
+        if strict or name in SAMPLERS:
+            raise invalid(f"unknown field {name[:80]!r}: this route would not honour it, so leave it out", name[:80])
+
+
+def unavailable(what: str, param: str) -> ApiError:
+    return invalid(f"{what} is not available on this server yet; leave it out", param)
+
+
+def check_text_format(value: Mapping[str, JsonValue] | None, param: str) -> None:
+    """A response format must be absent or plain text. Raises ApiError."""
+    if value is not None and value.get("type") != "text":
+        raise unavailable(f"{param} {value.get('type')!r}", f"{param}.type")
+
+
+def tools_warning(tools: Collection[JsonValue] | None, choice: JsonValue) -> str | None:
+    """What to tell a client that offers tools; raises ApiError where it insists on a call.
+
+    The choice is `auto` or `none` as a word, as `{"type": "auto"}`, or inside `allowed_tools`.
+    """
+    mode = choice
+    if isinstance(choice, dict):
+        mode = choice.get("mode", "auto") if choice.get("type") == "allowed_tools" else choice.get("type")
+    if mode not in (None, "auto", "none"):
+        raise unavailable(f"tool_choice {mode!r}", "tool_choice")
+    return "tools are not offered to the model by this version" if tools else None

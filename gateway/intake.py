@@ -1,0 +1,100 @@
+"""From a validated body to requests for the scheduler: the part that all generating routes share."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from pomona.gateway.catalog import ServedModel
+from pomona.gateway.errors import ApiError, request_id
+from pomona.gateway.ids import new_request_id
+from pomona.gateway.sampling import SamplerFields, choice_seed, room
+from pomona.gateway.services import Services
+from pomona.gateway.serving import AnswerResponse
+from pomona.gateway.sse import AnswerWriter
+from pomona.runtime.wire import replace
+from pomona.workers.messages import Request
+
+log = logging.getLogger("pomona.gateway")
+
+
+def services_of(http: HttpRequest) -> Services:
+    services: Services = http.app.state.services
+    return services
+
+
+@dataclass(frozen=True)
+class Intake:
+    """One HTTP request with the model that it names."""
+
+    services: Services
+    model: ServedModel
+    client: str
+    owner: str
+    """Whose API key it was; empty where none are needed."""
+    log_id: str
+
+    @classmethod
+    def of(cls, http: HttpRequest, model_id: str) -> Self:
+        """Raises ApiError for an unknown or failed model, and while the gateway closes."""
+        services = services_of(http)
+        services.closing.check()
+        model = services.catalog.resolve(model_id)
+        state = next((state for state in services.source.models if state.id == model_id), None)
+        if state is not None and state.state == "failed":
+            reason = f": {state.detail}" if state.detail else ""
+            raise ApiError(503, f"model {model_id} failed to load{reason}", code="unavailable", retry_after_s=30)
+        labels: dict[str, str] = http.scope["state"]
+        return cls(services, model, labels.get("client", ""), labels.get("owner", ""), request_id(http.scope))
+
+    @property
+    def context(self) -> int:
+        return self.model.context(self.services.source)
+
+    async def requests(
+        self,
+        fields: SamplerFields,
+        prompts: Sequence[Sequence[int]],
+        *,
+        wanted: int | None,
+        stop: list[str] | None,
+        choices: int = 1,
+        logprobs: int | None = None,
+        clamp: bool = False,
+    ) -> list[Request]:
+        """One request for each prompt and choice, choices of a prompt side by side. Raises ApiError.
+
+        `wanted` is the client's max_tokens; with `clamp` it is cut to what the context leaves instead of refused.
+        """
+        sampling = fields.sampling(self.model.defaults, await self.model.prompts.vocabulary())
+        requests = []
+        for prompt in prompts:
+            left = room(len(prompt), wanted, self.context, self.model.id, clamp=clamp)
+            limits = fields.limits(left, stop)
+            for choice in range(choices):
+                requests.append(
+                    Request(
+                        id=new_request_id(),
+                        model=self.model.id,
+                        prompt=tuple(prompt),
+                        sampling=replace(sampling, seed=choice_seed(sampling.seed, choice)),
+                        limits=limits,
+                        logprobs=logprobs,
+                        client=self.client,
+                        priority=fields.priority or 0,
+                        cache_salt=fields.cache_salt or "",
+                    )
+                )
+        return requests
+
+    def answer(
+        self, requests: Sequence[Request], writer: AnswerWriter, *, stream: bool, warning: str | None = None
+    ) -> Response:
+        headers = {}
+        if warning is not None:
+            log.warning("request_warning request=%s warning=%r", self.log_id, warning)
+            headers["x-pomona-warning"] = warning
+        return AnswerResponse(self.services, requests, writer, stream=stream, headers=headers)

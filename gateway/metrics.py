@@ -1,0 +1,111 @@
+"""Prometheus metrics: what the gateway measures itself, and the scheduler's counters at the moment of the scrape."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pomona.scheduler.messages import Stats
+from pomona.workers.messages import WorkerStats
+
+TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+GAP_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.5, 5, 10, 30)
+DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
+
+WORKER_FIELDS: tuple[str, ...] = tuple(WorkerStats.__annotations__)
+WORKER_GAUGES = ("running", "prefilling", "waiting", "kv_bytes", "memory_bytes")
+
+
+class Metrics:
+    """One registry a gateway; labels hold routes and model ids that exist, never what a client made up."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "pomona_gateway_http_requests",
+            "HTTP requests that ended.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self.in_flight = Gauge("pomona_gateway_http_in_flight", "HTTP requests being answered.", registry=self.registry)
+        self.duration = Histogram(
+            "pomona_gateway_http_duration_seconds",
+            "From the head of the request to the last byte of the answer.",
+            ("route",),
+            buckets=DURATION_BUCKETS,
+            registry=self.registry,
+        )
+        self.ttft = Histogram(
+            "pomona_gateway_ttft_seconds",
+            "From the submitted request to its first tokens.",
+            ("model",),
+            buckets=TTFT_BUCKETS,
+            registry=self.registry,
+        )
+        self.gap = Histogram(
+            "pomona_gateway_inter_token_seconds",
+            "Between two token events of one answer.",
+            ("model",),
+            buckets=GAP_BUCKETS,
+            registry=self.registry,
+        )
+        self.disconnects = Counter(
+            "pomona_gateway_disconnects", "Clients that left before their answer ended.", registry=self.registry
+        )
+
+    def render(self, stats: Stats | None) -> bytes:
+        """The exposition text; `stats` is None while the scheduler does not answer."""
+        scrape = CollectorRegistry()
+        scrape.register(SchedulerCollector(stats))
+        return generate_latest(self.registry) + generate_latest(scrape)
+
+
+class SchedulerCollector(Collector):
+    def __init__(self, stats: Stats | None) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "pomona_scheduler_up", "Whether the scheduler answered this scrape.", float(self._stats is not None)
+        )
+        if self._stats is not None:
+            yield from _scheduler(self._stats)
+            yield from _workers(self._stats)
+
+
+def _scheduler(stats: Stats) -> Iterator[Metric]:
+    yield GaugeMetricFamily("pomona_scheduler_waiting", "Requests that wait for a worker.", stats.waiting)
+    yield GaugeMetricFamily("pomona_scheduler_running", "Requests that a worker holds.", stats.running)
+    for name, text, value in (
+        ("submitted", "Requests taken in.", stats.submitted),
+        ("finished", "Requests that ended by themselves.", stats.finished),
+        ("cancelled", "Requests that were cancelled.", stats.cancelled),
+        ("resumed", "Requests that went on after their worker was lost.", stats.resumed),
+        ("worker_deaths", "Workers that died with work.", stats.worker_deaths),
+    ):
+        yield CounterMetricFamily(f"pomona_scheduler_{name}", text, value)
+    refused = CounterMetricFamily("pomona_scheduler_refused", "Requests refused.", labels=("reason",))
+    for kind, count in stats.refused.items():
+        refused.add_metric((kind,), count)
+    yield refused
+
+
+def _workers(stats: Stats) -> Iterator[Metric]:
+    silent = GaugeMetricFamily(
+        "pomona_worker_silent_seconds", "Since the last word of a worker that has work.", labels=("model", "worker")
+    )
+    for worker in stats.workers:
+        silent.add_metric((worker.model, worker.name), worker.silent_s)
+    yield silent
+    for field in WORKER_FIELDS:
+        name, text = f"pomona_worker_{field}", f"{field.replace('_', ' ')} of a worker.".capitalize()
+        labels = ("model", "worker")
+        family: GaugeMetricFamily | CounterMetricFamily
+        if field in WORKER_GAUGES:
+            family = GaugeMetricFamily(name, text, labels=labels)
+        else:
+            family = CounterMetricFamily(name, text, labels=labels)
+        for worker in stats.workers:
+            family.add_metric((worker.model, worker.name), getattr(worker.stats, field))
+        yield family

@@ -1,0 +1,114 @@
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from pomona.config import Config, GatewayConfig, ModelConfig
+from pomona.gateway.actor import HttpServer
+from pomona.gateway.app import create_app
+from pomona.gateway.catalog import Catalog
+from pomona.gateway.closing import Closing
+from pomona.gateway.metrics import Metrics
+from pomona.gateway.services import Services
+from pomona.gateway.stored import StoredResponses
+from pomona.runtime.control import ActorName, ActorStatus, Roster
+from pomona.runtime.mailbox import now
+from pomona.scheduler.messages import ModelState
+from tests.support.scripted_source import Script, ScriptedSource, say
+from tests.support.tiny_model import build_tiny_model
+
+MODEL = "tiny"
+CONTEXT = 256
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@dataclass
+class Gateway:
+    """A gateway over a scripted source, and a client that talks to it in this process."""
+
+    app: ASGIApp
+    services: Services
+    source: ScriptedSource
+    http: httpx.AsyncClient
+
+
+GatewayFactory = Callable[..., Gateway]
+
+
+@pytest.fixture
+async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
+    opened: list[Gateway] = []
+
+    def open_one(script: Script | None = None, **settings: object) -> Gateway:
+        config = Config(
+            gateway=GatewayConfig(**settings),
+            models=(
+                ModelConfig(id=MODEL, path=str(model_folder)),
+                ModelConfig(id="org/tiny-2", path=str(model_folder)),
+            ),
+        )
+        states = [ModelState(id=model.id, state="ready", context=CONTEXT, workers=1) for model in config.models]
+        source = ScriptedSource(states, script or (lambda request: say(request, "Hello", " world")))
+        roster = Roster((ActorStatus(ActorName("scheduler"), "scheduler", 3, "ready", 42),))
+        services = Services(
+            config=config,
+            source=source,
+            catalog=Catalog(config),
+            closing=Closing(),
+            metrics=Metrics(),
+            stored=StoredResponses(max_responses=3),
+            roster=lambda: roster,
+            started=now(),
+        )
+        app = create_app(services)
+        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=30)
+        opened.append(Gateway(app, services, source, http))
+        return opened[-1]
+
+    yield open_one
+    for gateway in opened:
+        await gateway.http.aclose()
+        gateway.services.catalog.close()
+
+
+@pytest.fixture
+async def gateway(open_gateway: GatewayFactory) -> Gateway:
+    return open_gateway()
+
+
+@dataclass
+class Served:
+    gateway: Gateway
+    url: str
+    server: HttpServer
+
+
+@pytest.fixture
+async def serve(open_gateway: GatewayFactory) -> AsyncIterator[Callable[..., object]]:
+    """Serves a gateway on a real socket; returns its URL."""
+    running: list[tuple[Served, asyncio.Task[None]]] = []
+
+    async def start(gateway: Gateway) -> Served:
+        listening = socket.create_server(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        started = asyncio.Event()
+        server = HttpServer(gateway.app, listening, started.set)
+        task = asyncio.create_task(server.run())
+        await asyncio.wait_for(started.wait(), 10)
+        served = Served(gateway, f"http://127.0.0.1:{port}", server)
+        running.append((served, task))
+        return served
+
+    yield start
+    for served, task in running:
+        await served.server.stop(0.0, served.gateway.services.closing)
+        await asyncio.wait_for(task, 10)
