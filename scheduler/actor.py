@@ -1,6 +1,5 @@
 """The scheduler as an actor: the hub of the token traffic, and a loop around the core."""
 
-import logging
 from itertools import islice
 
 from pomona.config import Config
@@ -12,8 +11,6 @@ from pomona.scheduler.plan import next_deadline
 
 MAX_TURN = 1000
 """Messages taken in before the loop plans and sends again."""
-
-log = logging.getLogger("pomona.scheduler")
 
 
 class SchedulerActor:

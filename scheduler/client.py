@@ -33,7 +33,7 @@ SCHEDULER = "scheduler"
 MAX_MENDS = 3
 """Broken sequences that one request survives; then it is rejected."""
 
-log = logging.getLogger("pomona.scheduler.client")
+logger = logging.getLogger(__name__)
 
 
 class _Live:
@@ -102,7 +102,10 @@ class SchedulerClient:
                 if not reading.cancelled():
                     reading.result()
         finally:
+            last = self._reading
             self._close_link()
+            if last is not None:
+                await asyncio.wait({last})
 
     async def on_roster(self, roster: Roster) -> None:
         """Follow the scheduler: leave the link of a dead one, open a fresh link to a new one that is ready."""
@@ -151,7 +154,7 @@ class SchedulerClient:
         for ticket in self._asked:
             self._send(AskStats(ticket))
         self._opened.set()
-        log.info("scheduler_link_opened incarnation=%d resubmitted=%d", incarnation, len(self._live))
+        logger.info("scheduler-link-opened incarnation=%d resubmitted=%d", incarnation, len(self._live))
 
     def _leave(self) -> None:
         self.connected = False
@@ -250,7 +253,7 @@ class SchedulerClient:
         live.mends += 1
         live.mending = True
         seen = len(live.stream.committed)
-        log.error("token_sequence_broken id=%s seen=%d position=%d", event.id, seen, event.position)
+        logger.error("token-sequence-broken id=%s seen=%d position=%d", event.id, seen, event.position)
         self._send(CancelRequest(event.id))
         if live.mends > MAX_MENDS:
             reason = f"the token stream broke {live.mends} times at token {seen}; report it with the server's log"

@@ -27,7 +27,7 @@ from pomona.workers.messages import Drain, Dropped, Stepped, WorkerReady, Worker
 SchedulerInbound = GatewayToScheduler | WorkerToScheduler
 GONE: frozenset[ActorState] = frozenset({"stopped", "dead", "failed"})
 
-log = logging.getLogger("pomona.scheduler")
+logger = logging.getLogger(__name__)
 
 
 class Core:
@@ -153,14 +153,14 @@ class Core:
             self._forget(former, now)
         self.state.gateways.add(gateway)
         self.outbox.send(gateway, Models(self.state.model_states()))
-        log.info("gateway_ready name=%s incarnation=%d", *gateway)
+        logger.info("gateway-ready name=%s incarnation=%d", *gateway)
 
     def _forget(self, gateway: Peer, now: float) -> None:
         self.state.gateways.discard(gateway)
         theirs = [job for job in self.state.jobs.values() if job.gateway == gateway]
         for job in theirs:
             self._runs.withdraw(job, "silence", now)
-        log.info("gateway_gone name=%s incarnation=%d cancelled=%d", *gateway, len(theirs))
+        logger.info("gateway-gone name=%s incarnation=%d cancelled=%d", *gateway, len(theirs))
 
     def _register(self, peer: Peer, message: WorkerReady, now: float) -> None:
         """A worker holds nothing on a fresh link: what an earlier link of it held runs again."""
@@ -169,13 +169,13 @@ class Core:
         for former in [other for other in self.state.workers.values() if other.peer.name == peer.name]:
             self._lose(former, "it started anew", now)
         self.state.register(peer, message, now)
-        log.info("worker_ready name=%s incarnation=%d model=%s rows=%d", *peer, message.model, message.max_running)
+        logger.info("worker-ready name=%s incarnation=%d model=%s rows=%d", *peer, message.model, message.max_running)
         self._announce()
 
     def _lose(self, worker: Worker, why: str, now: float) -> None:
         held = self.state.remove(worker)
         self.counters.worker_deaths += 1
-        log.warning("worker_lost name=%s incarnation=%d held=%d reason=%r", *worker.peer, len(held), why)
+        logger.warning("worker-lost name=%s incarnation=%d held=%d reason=%r", *worker.peer, len(held), why)
         for job in held:
             self._runs.lost(job, now)
 
@@ -193,13 +193,11 @@ class Core:
                 self.outbox.send(gateway, Models(models))
 
     def _is_gone(self, peer: Peer) -> bool:
-        """The supervisor's last word on a peer that is or was running; before the first roster nobody is gone."""
-        if not self._roster.actors:
-            return False
+        """The supervisor's last word on it; a peer that the roster does not list yet is not gone."""
         status = self._roster.find(peer.name)
-        if status is None or status.incarnation > peer.incarnation:
-            return True
-        return status.incarnation == peer.incarnation and status.state in GONE
+        if status is None or status.incarnation < peer.incarnation:
+            return False
+        return status.incarnation > peer.incarnation or status.state in GONE
 
     def _is_stale(self, peer: Peer, known: "set[Peer] | dict[Peer, Worker]") -> bool:
         newer = any(other.name == peer.name and other.incarnation > peer.incarnation for other in known)

@@ -14,7 +14,7 @@ from pomona.scheduler.sequence import place
 from pomona.scheduler.state import State, Worker
 from pomona.workers.messages import Assign, Cancel, Dropped, RequestId, Stepped, TokenEvent
 
-log = logging.getLogger("pomona.scheduler")
+logger = logging.getLogger(__name__)
 
 
 class Runs:
@@ -123,7 +123,7 @@ class Runs:
             case "seen":
                 return False
             case "broken":
-                log.error("sequence_broken id=%s seen=%d position=%d", job.id, len(job.committed), event.position)
+                logger.error("sequence-broken id=%s seen=%d position=%d", job.id, len(job.committed), event.position)
                 job.resumes += 1
                 self.withdraw(job, "again", now)
                 return False
@@ -153,9 +153,9 @@ class Runs:
             return
         self._counters.resumed += 1
         self._state.requeue(job, now)
-        log.info("request_resumed id=%s committed=%d resumes=%d", job.id, len(job.committed), job.resumes)
+        logger.info("request-resumed id=%s committed=%d resumes=%d", job.id, len(job.committed), job.resumes)
 
     def _tell(self, gateway: Peer, id: RequestId, why: Refusal) -> None:
         self._counters.refused[why.kind] += 1
         self._outbox.send(gateway, Refused(id, why.kind, why.message, why.retry_after_s))
-        log.info("request_refused id=%s kind=%s", id, why.kind)
+        logger.info("request-refused id=%s kind=%s", id, why.kind)
