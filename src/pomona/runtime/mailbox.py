@@ -264,9 +264,10 @@ class Mailbox:
         return changed
 
     def close(self, linger_s: float = 0.5) -> None:
-        """Close all; the last words to the supervisor get `linger_s` seconds to leave."""
-        self.control.socket.setsockopt(zmq.LINGER, round(linger_s * 1000))
+        """Close all; the last words to the supervisor, and to the peers of a hub, get `linger_s` seconds to leave."""
         for end in self._open:
+            if end is self.control or isinstance(end, Hub):
+                end.socket.setsockopt(zmq.LINGER, round(linger_s * 1000))
             end.close()
         self.context.term()
 

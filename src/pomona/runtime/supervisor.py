@@ -57,7 +57,8 @@ class Supervisor:
     """Runs `plans`, one specification for each actor, until it is asked to stop or serving makes no sense any more.
 
     `on_change` gets the roster on the supervisor's thread whenever it has changed. `endpoint` is where the control hub
-    binds, `config.control_endpoint` by default; the specifications get the address that it really has.
+    binds, `config.control_endpoint` by default; the specifications get the address that it really has. Whoever makes a
+    supervisor closes it.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Supervisor:
                 self._publish()
             return self._outcome
         finally:
-            self._close()
+            self._kill_all()
 
     def _start(self, actor: Supervised) -> None:
         spec = actor.start(now())
@@ -281,11 +282,14 @@ class Supervisor:
                 self._reception.hub.send(actor.peer, roster)
         self._on_change(roster)
 
-    def _close(self) -> None:
-        """Nothing outlives the supervisor, also where a bug ends it."""
+    def _kill_all(self) -> None:
+        """Nothing outlives the loop, also where a bug ends it."""
         for actor in self._actors.values():
             if actor.running and actor.spec.name in self._handles:
                 self._handles[actor.spec.name].kill()
         for thread in self._threads.values():
             thread.join(timeout=OVERTIME_S)
+
+    def close(self) -> None:
+        """Close the sockets, once `run` has returned."""
         self._reception.close()
