@@ -112,14 +112,14 @@ class _Failures:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         match error:
+            case httpx.InvalidURL() | httpx.UnsupportedProtocol():
+                raise Refusal(f"{self._url} is no URL; write --url http://HOST:PORT") from error
             case httpx.ConnectError() | httpx.ConnectTimeout():
                 raise Refusal(f"no server answers at {self._url}; start one: pomona serve") from error
             case httpx.TimeoutException():
                 raise Refusal(f"{self._url} has been silent for {TIMEOUT.read:.0f} s; see its log") from error
             case httpx.TransportError():
                 raise Refusal(f"the connection to {self._url} broke off ({error}); see the server's log") from error
-            case httpx.InvalidURL():
-                raise Refusal(f"{self._url} is no URL; write --url http://HOST:PORT") from error
             case msgspec.DecodeError():
                 raise Refusal(f"{self._url} does not speak the chat API ({error}); mend --url") from error
 

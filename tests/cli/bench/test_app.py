@@ -1,0 +1,109 @@
+"""The commands as a user sees them: JSON on standard output, the rest on standard error, exit codes."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from pomona.cli.bench import bench_app
+from pomona.cli.bench.app import counts
+from pomona.cli.bench.running import Measurements
+from tests.cli.bench.stub import Stub
+
+COMMAND = "import sys; from pomona.cli.bench import bench_app; sys.exit(bench_app(standalone_mode=False))"
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(bench_app, list(arguments), standalone_mode=False)
+
+
+def test_serve_prints_one_load_for_each_level_as_json(stub: Stub, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    result = bench("serve", "--url", stub.url, "--concurrency", "2,1", "--max-tokens", "5", "--out", str(out))
+    assert result.return_value == 0, result.output
+    measured = msgspec.json.decode(result.stdout, type=Measurements)
+    assert [(load.concurrency, load.requests, load.errors) for load in measured.loads] == [(1, 4, 0), (2, 4, 0)]
+    assert [load.completion_tokens for load in measured.loads] == [20, 20]
+    assert measured.loads[0].ttft_ms is not None
+    assert not measured.interrupted
+    assert json.loads(out.read_text()) == json.loads(result.stdout)
+    assert "tokens/s" in result.stderr
+    assert "tokens/s" not in result.stdout
+
+
+def test_the_warm_up_is_not_counted(stub: Stub) -> None:
+    result = bench("serve", "--url", stub.url, "--concurrency", "3", "--requests", "5", "--max-tokens", "40")
+    assert msgspec.json.decode(result.stdout, type=Measurements).loads[0].requests == 5
+    assert [body["max_tokens"] for body in stub.bodies].count(40) == 5
+    assert len(stub.bodies) == 8
+
+
+def test_failed_requests_are_told_and_the_exit_code_says_so(stub: Stub) -> None:
+    result = bench("serve", "--url", stub.url, "--model", "refusing", "--concurrency", "1", "--requests", "2")
+    assert result.return_value == 1
+    (load,) = msgspec.json.decode(result.stdout, type=Measurements).loads
+    assert (load.requests, load.errors) == (0, 2)
+    assert "the queue is full" in load.first_errors[0]
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_gives_what_was_measured_so_far(stub: Stub, kind: signal.Signals) -> None:
+    stub.answer_first = 5  # one warm-up and four requests; the load asks for ten
+    arguments = ("serve", "--url", stub.url, "--model", "stuck", "--concurrency", "1,2", "--requests", "10")
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert stub.stuck.wait(30)
+        process.send_signal(kind)
+        output, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    measured = msgspec.json.decode(output, type=Measurements)
+    assert process.returncode == 130
+    assert measured.interrupted
+    assert [(load.concurrency, load.requests, load.interrupted) for load in measured.loads] == [(1, 4, True)]
+    assert b"Traceback" not in errors
+
+
+def test_an_interrupted_warm_up_gives_no_load(stub: Stub) -> None:
+    arguments = ("serve", "--url", stub.url, "--model", "stuck", "--concurrency", "2")
+    process = subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], stdout=subprocess.PIPE)
+    try:
+        assert stub.stuck.wait(30)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert msgspec.json.decode(output, type=Measurements) == Measurements(loads=(), interrupted=True)
+    assert process.returncode == 130
+
+
+def test_a_result_that_cannot_be_written_is_refused_before_the_run(stub: Stub, tmp_path: Path) -> None:
+    result = bench("serve", "--url", stub.url, "--out", str(tmp_path / "no" / "folder.json"))
+    assert str(result.exception).endswith("No such file or directory; name a file in a folder that exists")
+    assert stub.bodies == []
+
+
+def test_compare_names_a_model_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POMONA_HOME", str(tmp_path))
+    result = bench("compare", "plum")
+    assert "no model plum" in str(result.exception)
+
+
+def test_levels_are_ascending_without_repeats() -> None:
+    assert counts("16, 1,8,8") == (1, 8, 16)
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "two", "0,4", "-1", "1.5"])
+def test_levels_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        counts(text)

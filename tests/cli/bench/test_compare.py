@@ -1,0 +1,83 @@
+"""Comparisons with the real mlx_lm on a tiny model."""
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pomona.cli.bench.compare import Bench, run_bare
+from pomona.cli.bench.comparison import Measured
+from pomona.cli.bench.contenders import bare_command, clean_environment, mlx_lm_server, mlx_lm_target
+from pomona.cli.bench.measure import measure
+from pomona.cli.bench.models import find_target
+from pomona.cli.bench.plan import Contender, Plan
+from pomona.cli.bench.problem import BenchError
+from pomona.cli.bench.progress import BenchProgress
+from pomona.cli.bench.server import claim_port, serving
+from tests.support.tiny_model import build_tiny_model
+
+PLAN = Plan(streams=(1, 2), rounds=1, max_tokens=6, prompt_words=4, single_requests=2)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(tmp_path_factory.mktemp("tiny"), eos=0)
+
+
+@pytest.fixture
+def progress() -> BenchProgress:
+    return BenchProgress(Console(file=io.StringIO()))
+
+
+def test_mlx_lm_server_is_measured_and_its_model_list_does_not_crash(
+    tiny: Path, tmp_path: Path, progress: BenchProgress
+) -> None:
+    env = clean_environment(os.environ, tmp_path, {})
+    port = claim_port(0)
+    with serving(mlx_lm_server(tiny, port, env, 60.0)):
+        assert find_target(f"http://127.0.0.1:{port}", None, None).model == str(tiny)
+        result = measure(mlx_lm_target(port), PLAN.load(0, 2), "tiny", progress)
+    assert result.first_errors == ()
+    assert result.requests == 4
+    assert result.completion_tokens == sum(result.finish.values()) * 6
+
+
+def test_a_bare_stream_counts_the_same_tokens_for_the_same_load(tiny: Path, tmp_path: Path) -> None:
+    env = clean_environment(os.environ, tmp_path, {})
+    result = run_bare(bare_command(tiny, PLAN.single_load(0)), env, 60.0)
+    assert (result.requests, result.completion_tokens, result.concurrency) == (2, 12, 1)
+    assert result.tpot_ms is not None
+    assert result.tpot_ms.p50 > 0
+
+
+def test_a_bare_stream_that_fails_is_one_line(tmp_path: Path) -> None:
+    env = clean_environment(os.environ, tmp_path, {})
+    with pytest.raises(BenchError, match=r"^stream_generate exited with 1: \S"):
+        run_bare(bare_command(tmp_path / "nothing", PLAN.single_load(0)), env, 60.0)
+
+
+def test_a_bare_stream_that_hangs_is_ended(tmp_path: Path) -> None:
+    argv = (sys.executable, "-c", "import time; time.sleep(60)")
+    with pytest.raises(BenchError, match=r"stream_generate gave no result within 0\.3 s"):
+        run_bare(argv, dict(os.environ), 0.3)
+
+
+def test_a_server_that_cannot_load_its_model_ends_the_comparison_with_one_line(
+    tmp_path: Path, progress: BenchProgress
+) -> None:
+    bench = Bench(
+        plan=PLAN,
+        folder=tmp_path / "nothing",
+        env=clean_environment(os.environ, tmp_path, {}),
+        scratch=tmp_path,
+        port=0,
+        ready_timeout_s=60.0,
+        progress=progress,
+    )
+    measured: list[Measured] = []
+    with pytest.raises(BenchError, match=r"^mlx_lm\.server (cannot serve this model|failed in warm-up): .*nothing"):
+        bench.run_turn(0, Contender.MLX_LM, measured)
+    assert measured == []

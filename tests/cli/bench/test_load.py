@@ -1,0 +1,99 @@
+"""The load client against a real HTTP server."""
+
+import asyncio
+import socket
+
+import pytest
+
+from pomona.cli.bench.answer import Answer, Failure, Outcome
+from pomona.cli.bench.load import Load, Target, run_load
+from tests.cli.bench.stub import Stub
+
+
+def load(concurrency: int = 1, requests: int = 1, **changes: float) -> Load:
+    timeout = changes.get("timeout", 20.0)
+    return Load(concurrency=concurrency, requests=requests, max_tokens=5, prompt_words=4, request_timeout_s=timeout)
+
+
+async def run(target: Target, todo: Load) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    await run_load(target, todo, outcomes.append)
+    return outcomes
+
+
+async def failure(target: Target, todo: Load) -> str:
+    (outcome,) = await run(target, todo)
+    assert isinstance(outcome, Failure)
+    assert outcome.started <= outcome.finished
+    return outcome.reason
+
+
+async def test_every_answer_has_its_moments_in_order_and_the_servers_counts(stub: Stub) -> None:
+    outcomes = await run(Target(url=stub.url, model="good"), load(2, 5))
+    assert len(outcomes) == 5
+    for outcome in outcomes:
+        assert isinstance(outcome, Answer)
+        assert len(outcome.deltas) == 4
+        assert [outcome.started, *outcome.deltas, outcome.finished] == sorted(
+            [outcome.started, *outcome.deltas, outcome.finished]
+        )
+        assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.finish) == (11, 5, "length")
+
+
+async def test_as_many_requests_run_at_once_as_there_are_streams(stub: Stub) -> None:
+    stub.meet = 3
+    assert len(await run(Target(url=stub.url, model="good"), load(3, 9))) == 9
+    assert stub.most_running == 3
+
+
+async def test_requests_are_streamed_greedy_counted_and_never_alike(stub: Stub) -> None:
+    await run(Target(url=stub.url, model="good", key="secret"), load(4, 12))
+    assert len({str(body["messages"]) for body in stub.bodies}) == 12
+    body = stub.bodies[0]
+    assert (body["model"], body["max_tokens"], body["temperature"], body["stream"]) == ("good", 5, 0.0, True)
+    assert body["stream_options"] == {"include_usage": True}
+    assert "top_p" not in body
+    assert set(stub.keys) == {"Bearer secret"}
+
+
+async def test_without_a_key_no_header_is_sent(stub: Stub) -> None:
+    await run(Target(url=stub.url, model="good"), load())
+    assert stub.keys == [None]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("refusing", "HTTP 429: "),
+        ("failing", "the worker died"),
+        ("garbled", "unreadable event"),
+        ("endless", "without a finish_reason"),
+        ("uncounted", "no usage"),
+    ],
+)
+async def test_whatever_a_server_does_wrong_is_a_failure_with_its_reason(stub: Stub, model: str, reason: str) -> None:
+    assert reason in await failure(Target(url=stub.url, model=model), load())
+
+
+async def test_a_request_has_a_deadline(stub: Stub) -> None:
+    assert await failure(Target(url=stub.url, model="stuck"), load(timeout=0.2)) == "no end within 0.2 s"
+
+
+async def test_a_server_that_is_gone_is_a_failure_of_every_request() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    outcomes = await run(Target(url=url, model="good"), load(2, 3))
+    assert [isinstance(outcome, Failure) and "ConnectError" in outcome.reason for outcome in outcomes] == [True] * 3
+
+
+async def test_a_cancelled_load_keeps_what_had_ended(stub: Stub) -> None:
+    stub.answer_first = 2
+    outcomes: list[Outcome] = []
+    running = asyncio.create_task(run_load(Target(url=stub.url, model="stuck"), load(1, 5), outcomes.append))
+    async with asyncio.timeout(20):
+        assert await asyncio.to_thread(stub.stuck.wait, 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert len(outcomes) == 2
+    assert all(isinstance(outcome, Answer) for outcome in outcomes)
