@@ -99,10 +99,9 @@ class CacheService:
         if not self._opened:
             self._load()
             return True
-        needs = max(self._switch.needs, 1)
-        if self._files.free_bytes() - needs < self._config.min_free_bytes:
+        if not self._make_room(self._switch.needs):
             return False
-        self._files.probe(needs)
+        self._files.probe(self._switch.needs)
         return True
 
     def close(self, now: float) -> None:
@@ -123,9 +122,9 @@ class CacheService:
         held = self.index.stored_bytes + self._files.quarantined_bytes
         return min(self._config.max_bytes, held + self._files.free_bytes() - self._config.min_free_bytes)
 
-    def _make_room(self) -> bool:
-        """Evict until stored and reserved blocks fit; False if they cannot. Raises OSError."""
-        limit = self._limit()
+    def _make_room(self, extra: int = 0) -> bool:
+        """Evict until stored and reserved blocks and `extra` bytes fit; False if they cannot. Raises OSError."""
+        limit = self._limit() - extra
         while self.index.stored_bytes + self.index.reserved_bytes + self._files.quarantined_bytes > limit:
             block = self.index.victim()
             if block is None:
@@ -201,13 +200,13 @@ class CacheService:
         try:
             if self._make_room():
                 return ""
-            if self._limit() < self._config.max_bytes:
+            if not len(self.index) and self._limit() < self._config.max_bytes:
                 floor = self._config.min_free_bytes
                 self._switch.off(f"the disk has no more than cache.min_free_bytes={floor} free", now, block.size)
         except OSError as error:
             self._switch.off(str(error), now, block.size)
         self.index.abort(owner, block.key)
-        return self.detail if self._switch.reason else "all stored blocks are in use"
+        return self.detail if self._switch.reason else "all stored blocks are in use, or before this one"
 
     def _commit(self, owner: Owner, key: BlockKey, now: float) -> None:
         reservation = self.index.reservation(key)

@@ -93,6 +93,10 @@ class PrefixStore:
                 break
         return payloads
 
+    def wants(self, stored: int, held: int) -> bool:
+        """True if tokens 0 to `held` make whole blocks that tokens 0 to `stored` did not."""
+        return self._writer is not None and held // self._form.tokens > stored // self._form.tokens
+
     def store(self, tokens: Sequence[int], salt: str, caches: list[Any], start: int) -> None:
         """Queue the whole blocks of `tokens` that `caches` hold, from the block of token `start` on.
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 MAX_QUEUED_BYTES = 256 * 1024**2
 MAX_KNOWN = 1 << 16
 PAUSE_S = 5.0
-"""After a refusal nothing is queued for so long: no copies are made for a disk that is full or a service that is away."""
+"""After a refusal nothing is queued for so long: no copies are made for a full disk or a service that is away."""
 
 
 class Pending(NamedTuple):
