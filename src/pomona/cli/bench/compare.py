@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -46,16 +47,22 @@ class Bench:
         try:
             for turn, contender in turns(self.plan):
                 self.progress.step(f"round {turn + 1} of {self.plan.rounds}: {contender}")
-                match contender:
-                    case Contender.POMONA:
-                        self._pomona(turn, measured)
-                    case Contender.MLX_LM:
-                        self._mlx_lm(turn, measured)
-                    case Contender.BARE:
-                        self._bare(turn, measured)
+                self.run_turn(turn, contender, measured)
         except (Interrupted, KeyboardInterrupt):
             return False
         return True
+
+    def run_turn(self, turn: int, contender: Contender, measured: list[Measured]) -> None:
+        """One contender's part of a round, from its start to its end."""
+        match contender:
+            case Contender.POMONA:
+                self._pomona(turn, measured)
+            case Contender.MLX_LM:
+                self._mlx_lm(turn, measured)
+            case Contender.BARE:
+                self._bare(turn, measured)
+            case _:
+                assert_never(contender)
 
     def _pomona(self, turn: int, measured: list[Measured]) -> None:
         port = claim_port(self.port)
@@ -96,20 +103,20 @@ class Bench:
 
 def run_bare(argv: tuple[str, ...], env: Mapping[str, str], limit_s: float) -> LoadResult:
     """Runs the one-process stream; raises BenchError with its last line if it fails or outruns `limit_s` seconds."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         argv,
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise BenchError(f"stream_generate gave no result within {limit_s:g} s") from error
-    finally:
-        end(process)
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise BenchError(f"stream_generate gave no result within {limit_s:g} s") from error
+        finally:
+            end(process)
     if process.returncode != 0:
         lines = errors.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise BenchError(f"stream_generate exited with {process.returncode}: {shorten(lines[-1])}")

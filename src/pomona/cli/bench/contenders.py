@@ -38,13 +38,17 @@ def pomona_server(folder: Path, port: int, env: Mapping[str, str], home: Path, r
 
 
 def mlx_lm_server(folder: Path, port: int, env: Mapping[str, str], ready_timeout_s: float) -> ServerCommand:
-    """mlx_lm.server as it comes. It reports health before its model is loaded; the warm-up waits for that."""
+    """mlx_lm.server as it comes.
+
+    It reports health before its model is loaded, and the warm-up waits for that; 503 means that loading has failed.
+    """
     return ServerCommand(
         name="mlx_lm.server",
         argv=(sys.executable, "-m", "mlx_lm", "server", "--model", str(folder), "--host", HOST, "--port", str(port)),
         env=env,
         ready_url=f"http://{HOST}:{port}/health",
         ready_timeout_s=ready_timeout_s,
+        failed_status=503,
     )
 
 

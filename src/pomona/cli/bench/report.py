@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -41,35 +42,42 @@ def finish(result: object, table: Table, console: Console, out: Path | None) -> 
 
 
 def load_table(results: Sequence[LoadResult]) -> Table:
-    table = Table("streams", "requests", "errors", "tokens", "wall s", "tokens/s", title="Load")
-    for column in ("TTFT ms p50/p90/p99", "TPOT ms p50/p90/p99", "gap ms p50/p99/max"):
-        table.add_column(column, justify="right")
+    table = _table(["streams", "done", "failed", "tokens/s", "TTFT", "TPOT", "gap"])
+    table.caption = "TTFT, TPOT and the gap between two deltas in ms: p50/p99"
     for result in results:
         table.add_row(
-            f"{result.concurrency}{' (interrupted)' if result.interrupted else ''}",
+            f"{result.concurrency} (interrupted)" if result.interrupted else str(result.concurrency),
             str(result.requests),
             str(result.errors),
-            str(result.completion_tokens),
-            f"{result.wall_s:.1f}",
             f"{result.tokens_per_s:.1f}",
-            _three(result.ttft_ms),
-            _three(result.tpot_ms),
+            _spread(result.ttft_ms),
+            _spread(result.tpot_ms),
             _spread(result.gap_ms),
         )
     return table
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    table = Table(
-        "measure", "Pomona", "mlx_lm", "ratio", "min", "max", title="Pomona against mlx_lm, one value a round"
+    table = _table(["streams", "Pomona", "mlx_lm", "ratio", "range"])
+    table.caption = (
+        "One value a round. tokens/s against mlx_lm.server: above 1 Pomona is faster. "
+        "ms/token against mlx_lm.stream_generate in one process: below 1 Pomona is faster."
     )
     for line in comparison.throughput:
-        label = f"tokens/s, streams {line.concurrency} (higher ratio is better)"
+        label = f"{line.concurrency}, tokens/s"
         table.add_row(label, _values(line.pomona), _values(line.mlx_lm), *_ratio(line.ratio))
     if comparison.single is not None:
         single = comparison.single
-        label = "ms/token, single stream against stream_generate (lower ratio is better)"
+        label = "1, ms/token"
         table.add_row(label, _values(single.pomona), _values(single.stream_generate), *_ratio(single.ratio))
+    return table
+
+
+def _table(columns: Sequence[str]) -> Table:
+    """Narrow enough for 80 columns; what does not fit is folded, never cut."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     return table
 
 
@@ -77,15 +85,11 @@ def _values(values: Sequence[float]) -> str:
     return " ".join(f"{value:.1f}" for value in values) or "-"
 
 
-def _ratio(ratio: Ratio | None) -> tuple[str, str, str]:
+def _ratio(ratio: Ratio | None) -> tuple[str, str]:
     if ratio is None:
-        return "-", "-", "-"
-    return f"{ratio.median:.2f}", f"{ratio.min:.2f}", f"{ratio.max:.2f}"
-
-
-def _three(values: Percentiles | None) -> str:
-    return "-" if values is None else f"{values.p50:.0f}/{values.p90:.0f}/{values.p99:.0f}"
+        return "-", "-"
+    return f"{ratio.median:.2f}", f"{ratio.min:.2f}-{ratio.max:.2f}"
 
 
 def _spread(values: Percentiles | None) -> str:
-    return "-" if values is None else f"{values.p50:.0f}/{values.p99:.0f}/{values.max:.0f}"
+    return "-" if values is None else f"{values.p50:.0f}/{values.p99:.0f}"

@@ -21,7 +21,8 @@ PROBE_S = 2.0
 TERM_S = 15.0
 """Seconds between SIGTERM and SIGKILL."""
 KILL_S = 10.0
-TAIL_BYTES = 4096
+TAIL_BYTES = 16_384
+SILENCE = "it printed nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class ServerCommand:
     ready_url: str
     """Answers 200 once requests may be sent."""
     ready_timeout_s: float = 300.0
+    failed_status: int | None = None
+    """What `ready_url` answers when the server will never be ready; None if it exits then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +47,16 @@ class RunningServer:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    probe: str
+    """Path that is asked whether the server is ready."""
 
     @property
     def last_words(self) -> str:
-        """The last line that the server printed, shortened."""
+        """The last line that the server printed, shortened; what it logs of the probes does not count."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-        return shorten(lines[-1]) if lines else "it printed nothing"
+            lines = file.read().decode(errors="replace").splitlines()
+        return next((shorten(line) for line in reversed(lines) if line.strip() and self.probe not in line), SILENCE)
 
 
 def claim_port(port: int) -> int:
@@ -86,7 +91,7 @@ def serving(command: ServerCommand) -> Iterator[RunningServer]:
                 )
             except OSError as error:
                 raise BenchError(f"{command.name} cannot be started: {error}") from error
-        server = RunningServer(name=command.name, process=process, log=log)
+        server = RunningServer(name=command.name, process=process, log=log, probe=httpx.URL(command.ready_url).path)
         try:
             wait_ready(server, command)
             yield server
@@ -103,8 +108,11 @@ def wait_ready(server: RunningServer, command: ServerCommand) -> None:
                 code = server.process.returncode
                 raise BenchError(f"{server.name} exited with {code} before it was ready: {server.last_words}")
             with contextlib.suppress(httpx.HTTPError):
-                if client.get(command.ready_url).status_code == 200:
+                status = client.get(command.ready_url).status_code
+                if status == 200:
                     return
+                if status == command.failed_status:
+                    raise BenchError(f"{server.name} cannot serve this model: {server.last_words}")
             if time.monotonic() > deadline:
                 raise BenchError(
                     f"{server.name} was not ready within {command.ready_timeout_s:g} s "
