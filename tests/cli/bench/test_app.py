@@ -96,7 +96,7 @@ def test_a_result_that_cannot_be_written_is_refused_before_the_run(stub: Stub, t
 def test_compare_names_a_model_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POMONA_HOME", str(tmp_path))
     result = bench("compare", "plum")
-    assert "no model plum" in str(result.exception)
+    assert "no model 'plum' here" in str(result.exception)
 
 
 def test_levels_are_ascending_without_repeats() -> None:

@@ -13,6 +13,7 @@ ENVIRONMENT = Environment(
     python="3.11",
     platform="any",
     cpus=2,
+    device="Device(cpu, 0)",
     blas=None,
     model="tiny",
     weights="F32",

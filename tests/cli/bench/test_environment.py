@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from pomona.cli.bench.contenders import clean_environment
-from pomona.cli.bench.environment import weight_types
-from pomona.cli.bench.folder import model_folder
+from pomona.cli.bench.environment import describe, notes, weight_types
 from pomona.cli.bench.problem import BenchError
 
 
@@ -44,16 +43,22 @@ def test_the_users_own_settings_do_not_reach_the_contenders(tmp_path: Path) -> N
     assert not [name for name in env if name.startswith("POMONA_")]
 
 
-def test_a_model_is_a_folder_or_an_id_of_the_library(tmp_path: Path) -> None:
-    library, own = tmp_path / "library", tmp_path / "own"
-    for folder in (library / "pear", own):
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
-    assert model_folder("pear", library, report) == library / "pear"
-    assert model_folder(str(own), library, report) == own
-    with pytest.raises(BenchError, match="no model plum, neither as a folder nor in"):
-        model_folder("plum", library, report)
+@pytest.mark.parametrize(
+    ("device", "weights", "noted"),
+    [
+        ("Device(cpu, 0)", "BF16, U32", True),
+        ("Device(cpu, 0)", "F16", True),
+        ("Device(cpu, 0)", "F32", False),
+        ("Device(gpu, 0)", "BF16", False),
+    ],
+)
+def test_weights_that_only_pomona_widens_are_noted(device: str, weights: str, noted: bool) -> None:
+    assert [weights in note for note in notes(device, weights)] == [True] * noted
 
 
-def report(done: int, total: int, text: str) -> None:
-    pytest.fail("nothing is fetched")
+def test_the_description_names_the_device_and_the_weights(tmp_path: Path) -> None:
+    weights(tmp_path, "model.safetensors", "F32")
+    environment = describe(tmp_path, {})
+    assert environment.device.startswith("Device(")
+    assert (environment.model, environment.weights, environment.blas) == (tmp_path.name, "F32", None)
+    assert environment.notes == ()

@@ -101,13 +101,15 @@ def compare(
     from pomona.cli.bench.comparison import Measured, conclude
     from pomona.cli.bench.contenders import clean_environment
     from pomona.cli.bench.environment import describe
-    from pomona.cli.bench.folder import model_folder
     from pomona.cli.bench.measure import sigterm_is_interrupt
     from pomona.cli.bench.plan import Plan
     from pomona.cli.bench.progress import BenchProgress
     from pomona.cli.bench.report import check_writable, comparison_table, finish
+    from pomona.cli.transfer import transfer
     from pomona.home import Home
     from pomona.runtime import blas
+    from pomona.workers.models import embedded
+    from pomona.workers.models.library import ModelLibrary
 
     console = Console(stderr=True)
     plan = Plan(
@@ -120,13 +122,14 @@ def compare(
         seed=seed,
     )
     check_writable(out)
-    progress = BenchProgress(console)
-    with progress.bytes() as fetched:
-        folder = model_folder(model, Home.resolve().models, fetched)
+    with transfer(console) as report:
+        folder = ModelLibrary(Home.resolve().models).find(model or embedded.ID, progress=report).path
     measured: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="pomona-bench-") as scratch, sigterm_is_interrupt():
         env = clean_environment(os.environ, Path(scratch), blas.environment(blas.find()))
         environment = describe(folder, env)
+        for note in environment.notes:
+            console.print(f"note: {note}", markup=False, highlight=False)
         bench = Bench(
             plan=plan,
             folder=folder,
@@ -134,7 +137,7 @@ def compare(
             scratch=Path(scratch),
             port=port,
             ready_timeout_s=ready_timeout,
-            progress=progress,
+            progress=BenchProgress(console),
         )
         whole = bench.run(measured)
     comparison = conclude(environment, plan, measured, interrupted=not whole)

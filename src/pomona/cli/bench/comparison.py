@@ -17,11 +17,15 @@ class Environment:
     python: str
     platform: str
     cpus: int
+    device: str
+    """MLX's default device, as it prints it."""
     blas: str | None
-    """The library preloaded into every contender; None where MLX brings its own."""
+    """What is preloaded into every contender for a fast BLAS; None where MLX brings its own."""
     model: str
     weights: str
-    """Data type of the weights on disk, which every contender loads."""
+    """Data types of the weights on disk, which every contender loads."""
+    notes: tuple[str, ...] = ()
+    """What makes the comparison less than fair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,27 +9,46 @@ from pathlib import Path
 
 import msgspec
 
+from pomona.cli.bench.answer import shorten
 from pomona.cli.bench.comparison import Environment
 from pomona.cli.bench.problem import BenchError
+from pomona.cli.mlx_probe import probe_mlx
+
+HALF = {"BF16", "F16"}
 
 
 class _Tensor(msgspec.Struct):
     dtype: str = ""
 
 
-def describe(folder: Path, preload: Mapping[str, str]) -> Environment:
-    """Raises BenchError if `folder` holds no readable weights."""
+def describe(folder: Path, env: Mapping[str, str]) -> Environment:
+    """What contenders with the environment `env` run on; raises BenchError if MLX or the weights cannot be read."""
+    probe = probe_mlx(env)
+    if probe.error:
+        raise BenchError(f"MLX does not work here ({shorten(probe.error)}): see `pomona doctor`")
+    weights = weight_types(folder)
     return Environment(
         pomona=version("pomona"),
         mlx_lm=version("mlx-lm"),
-        mlx=version("mlx"),
+        mlx=probe.version,
         python=platform.python_version(),
         platform=platform.platform(),
         cpus=os.cpu_count() or 1,
-        blas=preload.get("LD_PRELOAD"),
+        device=probe.device,
+        blas=env.get("LD_PRELOAD"),
         model=folder.name,
-        weights=weight_types(folder),
+        weights=weights,
+        notes=notes(probe.device, weights),
     )
+
+
+def notes(device: str, weights: str) -> tuple[str, ...]:
+    """Where Pomona and mlx_lm would not compute in the same data type."""
+    if "cpu" in device and HALF & set(weights.split(", ")):
+        return (
+            f"weights are {weights}: Pomona computes in float32 on a CPU, mlx_lm in what is stored, which is slower",
+        )
+    return ()
 
 
 def weight_types(folder: Path) -> str:

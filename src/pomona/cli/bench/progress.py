@@ -1,10 +1,10 @@
 """What a person sees while a benchmark runs: on standard error, so that standard output is JSON alone."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pomona.cli.bench.answer import Failure, Outcome
 from pomona.cli.bench.load import Done
@@ -35,15 +35,3 @@ class BenchProgress:
                 bars.update(task, advance=1, description=description)
 
             yield done
-
-    @contextlib.contextmanager
-    def bytes(self) -> Iterator[Callable[[int, int, str], None]]:
-        """A bar for what a fetch of a model reports: bytes done, bytes in all, what is being done."""
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-        with Progress(*columns, console=self._console, transient=True) as bars:
-            task = bars.add_task("", visible=False)
-
-            def report(done: int, total: int, text: str) -> None:
-                bars.update(task, completed=done, total=total, description=text, visible=True)
-
-            yield report

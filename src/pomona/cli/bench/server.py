@@ -18,7 +18,7 @@ from pomona.cli.bench.problem import BenchError
 
 POLL_S = 0.1
 PROBE_S = 2.0
-TERM_S = 15.0
+TERM_S = 30.0
 """Seconds between SIGTERM and SIGKILL."""
 KILL_S = 10.0
 TAIL_BYTES = 16_384
