@@ -20,11 +20,19 @@ SILENCE_S = 5.0
 class Channel:
     """Used by one thread only. Trouble is a missing answer, never an exception."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, me: Peer, timeout_s: float) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        me: Peer,
+        timeout_s: float,
+        silence_s: float = SILENCE_S,
+    ) -> None:
         self._context = context
         self._endpoint = endpoint
         self._me = me
         self._timeout_s = timeout_s
+        self._silence_s = silence_s
         self._inbound: Decoder[CacheToWorker] = Decoder(CacheToWorker)
         self._tickets = itertools.count(1)
         self._link: Link[CacheToWorker] | None = None
@@ -62,7 +70,7 @@ class Channel:
                 log.warning("cache-answer-unreadable peer=%s reason=%r", self._me.name, str(error))
                 return None
             if answer is None:
-                self._silent_until = now() + SILENCE_S
+                self._silent_until = now() + self._silence_s
                 log.warning("cache-silent peer=%s waited_s=%g", self._me.name, self._timeout_s)
                 return None
             if answer.ticket == ticket:

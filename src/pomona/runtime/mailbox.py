@@ -141,7 +141,11 @@ def _dealer(socket: zmq.Socket[Any], endpoint: str, me: Peer) -> None:
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
-    socket.connect(endpoint)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
 
 
 class Link(Generic[In]):
