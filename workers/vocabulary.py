@@ -1,9 +1,11 @@
 """Token ids as the bytes that they stand for: the one table behind text, log-probabilities and channels."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _UNICODE_BYTES: dict[str, int] = {}
 
 
@@ -89,8 +91,8 @@ class Vocabulary:
         has_bytes = any(decoder["type"] == "ByteFallback" for decoder in decoders)
 
         def piece(text: str) -> bytes:
-            if has_bytes and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-                return bytes([int(text[3:5], 16)])
+            if has_bytes and (byte := _BYTE.fullmatch(text)):
+                return bytes.fromhex(byte[1])
             for marker, blank in markers:
                 text = text.replace(marker, blank)
             return text.encode()
