@@ -23,7 +23,7 @@ class SchedulerActor:
     def run(self, mailbox: Mailbox) -> None:
         """Returns after an ordered stop: when nothing runs any more, or when its grace is over."""
         hub: Hub[SchedulerInbound] = mailbox.hub(self._config.scheduler_endpoint, Decoder(SchedulerInbound))
-        mailbox.ready(f"{len(self._config.models)} models")
+        mailbox.ready("models: " + ", ".join(model.id for model in self._config.models))
         core, stop_at = self._core, None
         while stop_at is None or not (core.idle or now() >= stop_at):
             mailbox.wait(self._patience(stop_at))
