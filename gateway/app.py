@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from pomona.gateway import chat, health, models
+from pomona.gateway import anthropic, chat, completions, health, models, responses
 from pomona.gateway.auth import Authenticate
 from pomona.gateway.body import BodyError
 from pomona.gateway.errors import ApiError, error_response, invalid
@@ -20,7 +20,14 @@ from pomona.gateway.watch import Watch
 
 log = logging.getLogger("pomona.gateway")
 
-ROUTERS = (chat.router, models.router, health.router)
+ROUTERS = (
+    chat.router,
+    completions.router,
+    responses.router,
+    anthropic.router,
+    models.router,
+    health.router,
+)
 
 
 def create_app(services: Services) -> ASGIApp:

@@ -9,8 +9,8 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request as HttpRequest
 
-JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
-JsonObject: TypeAlias = "dict[str, JsonValue]"
+JsonValue: TypeAlias = str | int | float | bool | list["JsonValue"] | dict[str, "JsonValue"] | None
+JsonObject: TypeAlias = dict[str, JsonValue]
 
 if TYPE_CHECKING:
     AnyJson: TypeAlias = JsonValue

@@ -1,6 +1,6 @@
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,9 +92,12 @@ class Served:
     server: HttpServer
 
 
+Serve = Callable[[Gateway], Awaitable[Served]]
+
+
 @pytest.fixture
-async def serve(open_gateway: GatewayFactory) -> AsyncIterator[Callable[..., object]]:
-    """Serves a gateway on a real socket; returns its URL."""
+async def serve() -> AsyncIterator[Serve]:
+    """Serves a gateway on a real socket until the test ends."""
     running: list[tuple[Served, asyncio.Task[None]]] = []
 
     async def start(gateway: Gateway) -> Served:
@@ -104,9 +107,8 @@ async def serve(open_gateway: GatewayFactory) -> AsyncIterator[Callable[..., obj
         server = HttpServer(gateway.app, listening, started.set)
         task = asyncio.create_task(server.run())
         await asyncio.wait_for(started.wait(), 10)
-        served = Served(gateway, f"http://127.0.0.1:{port}", server)
-        running.append((served, task))
-        return served
+        running.append((Served(gateway, f"http://127.0.0.1:{port}", server), task))
+        return running[-1][0]
 
     yield start
     for served, task in running:

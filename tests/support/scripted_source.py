@@ -9,18 +9,19 @@ from pomona.scheduler.client import Rejected
 from pomona.scheduler.messages import ModelState, Stats
 from pomona.workers.messages import Delta, Finish, PositionLogprobs, Request, TokenEvent, TokenLogprob, Usage
 
-Script = Callable[[Request], "Sequence[TokenEvent | Rejected | asyncio.Event]"]
-"""What happens to a request, in order: an event comes, it is rejected, or it waits until somebody sets the event."""
+Step = TokenEvent | Rejected | asyncio.Event
+"""A token event comes, the request is rejected, or it waits until somebody sets the event."""
+
+Script = Callable[[Request], Sequence[Step]]
+"""What happens to a request, in order."""
 
 
-def say(
-    request: Request, *texts: str, finish: str = "stop", cached: int = 0, stop: str | None = None
-) -> list[TokenEvent]:
+def say(request: Request, *texts: str, finish: str = "stop", cached: int = 0, stop: str | None = None) -> list[Step]:
     """One token a text, on the content channel; `reasoning:` in front of a text puts it on that channel.
 
     As a worker does, it ends at max_tokens with `length`, and gives the log-probabilities that the request asks for.
     """
-    events: list[TokenEvent] = []
+    events: list[Step] = []
     spoken = texts[: request.limits.max_tokens]
     reasoned = 0
     for position, text in enumerate(spoken):
@@ -57,9 +58,7 @@ def _logprobs(count: int, text: str) -> PositionLogprobs:
 
 
 class ScriptedStream:
-    def __init__(
-        self, source: "ScriptedSource", request: Request, script: "Sequence[TokenEvent | Rejected | asyncio.Event]"
-    ) -> None:
+    def __init__(self, source: "ScriptedSource", request: Request, script: Sequence[Step]) -> None:
         self._source = source
         self._request = request
         self._script = list(script)

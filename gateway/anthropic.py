@@ -1,0 +1,72 @@
+"""Anthropic Messages: `/v1/messages` and `/v1/messages/count_tokens`."""
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from pomona.gateway.anthropic_turns import conversation
+from pomona.gateway.anthropic_writer import MessageWriter
+from pomona.gateway.body import AnyJson, JsonObject, encode_json, read_body
+from pomona.gateway.fields import check_extras, check_text_format, tools_warning
+from pomona.gateway.intake import Intake
+from pomona.gateway.sampling import INT32, SamplerFields, StopList
+
+router = APIRouter()
+
+
+class CountBody(SamplerFields):
+    """What decides the prompt; other fields of Messages are welcome and change nothing."""
+
+    model: str
+    messages: list[dict[str, AnyJson]] = Field(min_length=1)
+    system: AnyJson = None
+    tools: list[AnyJson] | None = None
+    tool_choice: AnyJson = None
+    output_config: dict[str, AnyJson] | None = None
+    chat_template_kwargs: dict[str, AnyJson] | None = None
+
+    def check(self) -> str | None:
+        """Raises ApiError for what is not available; returns a warning for the client."""
+        check_extras(self, strict=False)
+        form = (self.output_config or {}).get("format")
+        check_text_format(form if isinstance(form, dict) else None, "output_config.format")
+        return tools_warning(self.tools, self.tool_choice)
+
+    async def prompt(self, intake: Intake) -> list[int]:
+        """Raises ApiError."""
+        turns, prefill = conversation(self.system, self.messages)
+        return await intake.model.prompts.chat(
+            turns,
+            add_generation_prompt=not prefill,
+            continue_final_message=prefill,
+            variables=self.chat_template_kwargs,
+        )
+
+
+class MessagesBody(CountBody):
+    max_tokens: int = Field(ge=0, le=INT32)
+    stop_sequences: StopList | None = None
+    stream: bool | None = None
+
+
+@router.post("/v1/messages")
+async def messages(http: HttpRequest) -> Response:
+    """max_tokens beyond the context is cut to what is left: agents send one fixed large number to every model."""
+    body = await read_body(http, MessagesBody)
+    warning = body.check()
+    intake = Intake.of(http, body.model)
+    prompt = await body.prompt(intake)
+    requests = await intake.requests(body, [prompt], wanted=body.max_tokens, stop=body.stop_sequences, clamp=True)
+    cut = requests[0].limits.max_tokens < body.max_tokens
+    writer = MessageWriter(body.model, prompt_tokens=len(prompt), cut_by_context=cut)
+    return intake.answer(requests, writer, stream=bool(body.stream), warning=warning)
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_tokens(http: HttpRequest) -> Response:
+    body = await read_body(http, CountBody)
+    body.check()
+    intake = Intake.of(http, body.model)
+    count: JsonObject = {"input_tokens": len(await body.prompt(intake))}
+    return Response(encode_json(count), media_type="application/json")

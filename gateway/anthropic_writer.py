@@ -1,0 +1,142 @@
+"""Answers in the shape of Anthropic Messages."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import assert_never
+
+from pomona.gateway.body import JsonObject, JsonValue
+from pomona.gateway.errors import ApiError, anthropic_body
+from pomona.gateway.ids import new_id
+from pomona.gateway.sse import Sse, encode_sse
+from pomona.workers.messages import Channel, Delta, Finish, TokenEvent, Usage
+
+PING = Sse({"type": "ping"}, "ping")
+
+
+class _Block:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.parts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    def signature(self) -> str:
+        """Opaque to clients, which send it back unread."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def whole(self) -> JsonObject:
+        if self.kind == "thinking":
+            return {"type": "thinking", "thinking": self.text, "signature": self.signature()}
+        return {"type": "text", "text": self.text, "citations": None}
+
+
+class MessageWriter:
+    """Blocks follow the channels: one at a time, a new one where the channel changes."""
+
+    keepalive = encode_sse(PING)
+    last = b""
+
+    def __init__(self, model: str, *, prompt_tokens: int, cut_by_context: bool) -> None:
+        """`cut_by_context`: the token limit is the context's, not the client's."""
+        self._id = new_id("msg_")
+        self._model = model
+        self._prompt_tokens = prompt_tokens
+        self._cut_by_context = cut_by_context
+        self._blocks: list[_Block] = []
+        self._open = False
+        self._finish: Finish | None = None
+
+    def begin(self) -> Iterator[Sse]:
+        yield _event("message_start", message=self._message(None, Usage(self._prompt_tokens, 0)))
+        yield PING
+
+    def feed(self, index: int, event: TokenEvent) -> Iterator[Sse]:
+        for delta in event.deltas:
+            yield from self._delta(delta)
+        if event.finish is not None and event.finish.reason in ("stop", "length"):
+            self._finish = event.finish
+
+    def end(self) -> Iterator[Sse]:
+        yield from self._close()
+        finish = self._finish
+        assert finish is not None, "every stream has finished"
+        delta: JsonObject = {**self._stop(finish), "container": None}
+        yield _event("message_delta", delta=delta, usage=_usage(finish.usage))
+        yield _event("message_stop")
+
+    def fail(self, error: ApiError) -> Iterator[Sse]:
+        yield Sse(anthropic_body(error, ""), "error")
+
+    def body(self) -> JsonObject:
+        assert self._finish is not None, "every stream has finished"
+        return self._message(self._finish, self._finish.usage)
+
+    def _delta(self, delta: Delta) -> Iterator[Sse]:
+        kind = _kind(delta.channel)
+        if not self._open or self._blocks[-1].kind != kind:
+            yield from self._close()
+            self._blocks.append(_Block(kind))
+            self._open = True
+            empty: JsonObject = {"type": "text", "text": ""}
+            if kind == "thinking":
+                empty = {"type": "thinking", "thinking": "", "signature": ""}
+            yield _event("content_block_start", index=len(self._blocks) - 1, content_block=empty)
+        self._blocks[-1].parts.append(delta.text)
+        change: JsonObject = {"type": f"{kind}_delta", kind: delta.text}
+        yield _event("content_block_delta", index=len(self._blocks) - 1, delta=change)
+
+    def _close(self) -> Iterator[Sse]:
+        if self._open:
+            self._open = False
+            index, block = len(self._blocks) - 1, self._blocks[-1]
+            if block.kind == "thinking":
+                signed: JsonObject = {"type": "signature_delta", "signature": block.signature()}
+                yield _event("content_block_delta", index=index, delta=signed)
+            yield _event("content_block_stop", index=index)
+
+    def _message(self, finish: Finish | None, usage: Usage) -> JsonObject:
+        content: list[JsonValue] = [block.whole() for block in self._blocks]
+        stop: JsonObject = {"stop_reason": None, "stop_sequence": None} if finish is None else self._stop(finish)
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            **stop,
+            "usage": _usage(usage),
+        }
+
+    def _stop(self, finish: Finish) -> JsonObject:
+        reason = "end_turn"
+        if finish.reason == "length":
+            reason = "model_context_window_exceeded" if self._cut_by_context else "max_tokens"
+        elif finish.stop_text is not None:
+            reason = "stop_sequence"
+        return {"stop_reason": reason, "stop_sequence": finish.stop_text}
+
+
+def _kind(channel: Channel) -> str:
+    match channel:
+        case "content" | "tool_call":
+            return "text"
+        case "reasoning":
+            return "thinking"
+        case _:
+            assert_never(channel)
+
+
+def _usage(usage: Usage) -> JsonObject:
+    """Anthropic counts cached prompt tokens apart."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+    }
+
+
+def _event(name: str, **fields: JsonValue) -> Sse:
+    return Sse({"type": name, **fields}, name)

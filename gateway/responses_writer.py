@@ -1,0 +1,178 @@
+"""Answers in the shape of OpenAI Responses: items in order, each event numbered."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import assert_never
+
+from pomona.gateway.body import JsonObject, JsonValue
+from pomona.gateway.errors import ApiError
+from pomona.gateway.ids import new_id
+from pomona.gateway.logprobs import chat_logprobs
+from pomona.gateway.sse import COMMENT, Sse
+from pomona.workers.messages import Channel, Finish, PositionLogprobs, TokenEvent, Usage
+
+
+class _Item:
+    """An output item while it grows: a message, or the model's reasoning."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.id = new_id("msg_" if kind == "message" else "rs_")
+        self.parts: list[str] = []
+        self.logprobs: list[JsonValue] = []
+        self.status = "in_progress"
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    def part(self) -> JsonObject:
+        if self.kind == "message":
+            return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
+        return {"type": "reasoning_text", "text": self.text}
+
+    def whole(self, *, empty: bool = False) -> JsonObject:
+        content: list[JsonValue] = [] if empty else [self.part()]
+        item: JsonObject = {"id": self.id, "type": self.kind, "status": self.status, "content": content}
+        if self.kind == "message":
+            item["role"] = "assistant"
+        else:
+            item["summary"] = []
+        return item
+
+
+class ResponseWriter:
+    keepalive = COMMENT
+    last = b""
+
+    def __init__(self, model: str, *, echo: JsonObject, on_end: Callable[[JsonObject, str], None]) -> None:
+        """`echo` holds the request's fields that the response repeats; `on_end` gets the response and its text."""
+        self._id = new_id("resp_")
+        self._created = int(time.time())
+        self._model = model
+        self._echo = echo
+        self._on_end = on_end
+        self._items: list[_Item] = []
+        self._finish: Finish | None = None
+        self._error: JsonObject | None = None
+        self._sequence = 0
+
+    def begin(self) -> Iterator[Sse]:
+        yield self._event("response.created", response=self._response("in_progress"))
+        yield self._event("response.in_progress", response=self._response("in_progress"))
+
+    def feed(self, index: int, event: TokenEvent) -> Iterator[Sse]:
+        positions = event.logprobs
+        for delta in event.deltas:
+            kind = _kind(delta.channel)
+            yield from self._delta(kind, delta.text, positions if kind == "message" else ())
+            positions = () if kind == "message" else positions
+        if positions:
+            yield from self._delta("message", "", positions)
+        if event.finish is not None and event.finish.reason in ("stop", "length"):
+            self._finish = event.finish
+
+    def end(self) -> Iterator[Sse]:
+        finish = self._finish
+        assert finish is not None, "every stream has finished"
+        status = "completed" if finish.reason == "stop" else "incomplete"
+        if not any(item.kind == "message" for item in self._items):
+            yield from self._turn_to("message")
+        yield from self._close(status)
+        response = self._response(status)
+        self._on_end(response, "".join(item.text for item in self._items if item.kind == "message"))
+        yield self._event(f"response.{status}", response=response)
+
+    def fail(self, error: ApiError) -> Iterator[Sse]:
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        self._error = {"code": code, "message": error.message}
+        yield self._event("response.failed", response=self._response("failed"))
+
+    def body(self) -> JsonObject:
+        assert self._finish is not None, "every stream has finished"
+        return self._response("completed" if self._finish.reason == "stop" else "incomplete")
+
+    def _delta(self, kind: str, text: str, positions: tuple[PositionLogprobs, ...]) -> Iterator[Sse]:
+        yield from self._turn_to(kind)
+        item = self._items[-1]
+        item.parts.append(text)
+        if kind == "message":
+            logprobs = chat_logprobs(positions)
+            item.logprobs += logprobs
+            yield self._part_event("response.output_text.delta", delta=text, logprobs=logprobs)
+        else:
+            yield self._part_event("response.reasoning_text.delta", delta=text)
+
+    def _turn_to(self, kind: str) -> Iterator[Sse]:
+        """Make an open item of this kind the last one."""
+        if self._items and self._items[-1].kind == kind:
+            return
+        yield from self._close("completed")
+        item = _Item(kind)
+        self._items.append(item)
+        index = len(self._items) - 1
+        yield self._event("response.output_item.added", output_index=index, item=item.whole(empty=True))
+        yield self._part_event("response.content_part.added", part=item.part())
+
+    def _close(self, status: str) -> Iterator[Sse]:
+        if not self._items:
+            return
+        item = self._items[-1]
+        item.status = status
+        if item.kind == "message":
+            yield self._part_event("response.output_text.done", text=item.text, logprobs=item.logprobs)
+        else:
+            yield self._part_event("response.reasoning_text.done", text=item.text)
+        yield self._part_event("response.content_part.done", part=item.part())
+        yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item.whole())
+
+    def _part_event(self, name: str, **fields: JsonValue) -> Sse:
+        place: JsonObject = {
+            "item_id": self._items[-1].id,
+            "output_index": len(self._items) - 1,
+            "content_index": 0,
+        }
+        return self._event(name, **place, **fields)
+
+    def _event(self, name: str, **fields: JsonValue) -> Sse:
+        number = self._sequence
+        self._sequence += 1
+        return Sse({"type": name, "sequence_number": number, **fields}, name)
+
+    def _response(self, status: str) -> JsonObject:
+        finish = self._finish if status in ("completed", "incomplete") else None
+        output: list[JsonValue] = [] if status == "in_progress" else [item.whole() for item in self._items]
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": self._error,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": self._model,
+            "output": output,
+            **self._echo,
+            "usage": None if finish is None else _usage(finish.usage),
+        }
+
+
+def _kind(channel: Channel) -> str:
+    match channel:
+        case "content" | "tool_call":
+            return "message"
+        case "reasoning":
+            return "reasoning"
+        case _:
+            assert_never(channel)
+
+
+def _usage(usage: Usage) -> JsonObject:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

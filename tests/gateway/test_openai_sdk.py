@@ -1,0 +1,155 @@
+"""The real openai package against a real socket."""
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from pomona.scheduler.client import Rejected
+from pomona.workers.messages import Request
+from tests.gateway.conftest import GatewayFactory, Serve
+from tests.support.scripted_source import Step, fail, say
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+TEXTS = ("\n", "Grüße", " 🍎", "", "果園", " end")
+WHOLE = "".join(TEXTS)
+
+
+def client_of(url: str, key: str = "any") -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=20)
+
+
+def answer(request: Request) -> list[Step]:
+    return say(request, *TEXTS, cached=3)
+
+
+async def test_chat_streamed_equals_chat_in_one_piece(open_gateway: GatewayFactory, serve: Serve) -> None:
+    served = await serve(open_gateway(answer))
+    async with client_of(served.url) as client:
+        whole = await client.chat.completions.create(model="tiny", messages=MESSAGES)
+        stream = await client.chat.completions.create(
+            model="tiny", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    assert whole.choices[0].message.content == WHOLE
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == WHOLE
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[0].choices[0].delta.content == ""
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage is not None
+    assert whole.usage.prompt_tokens_details is not None
+    assert whole.usage.prompt_tokens_details.cached_tokens == 3
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+async def test_the_chat_stream_helper_takes_the_stream(open_gateway: GatewayFactory, serve: Serve) -> None:
+    served = await serve(open_gateway(answer))
+    async with (
+        client_of(served.url) as client,
+        client.chat.completions.stream(model="tiny", messages=MESSAGES) as stream,
+    ):
+        final = await stream.get_final_completion()
+    assert final.choices[0].message.content == WHOLE
+
+
+async def test_completions_streamed_and_not(open_gateway: GatewayFactory, serve: Serve) -> None:
+    served = await serve(open_gateway(answer))
+    async with client_of(served.url) as client:
+        whole = await client.completions.create(model="tiny", prompt="Once", logprobs=2)
+        stream = await client.completions.create(model="tiny", prompt="Once", logprobs=2, stream=True)
+        chunks = [chunk async for chunk in stream]
+    assert whole.object == "text_completion"
+    assert whole.choices[0].text == WHOLE
+    assert "".join(chunk.choices[0].text for chunk in chunks) == WHOLE
+    logprobs = whole.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == list(TEXTS)
+    assert logprobs.text_offset == [0, 1, 6, 8, 8, 10]
+    streamed = [token for chunk in chunks if chunk.choices[0].logprobs for token in chunk.choices[0].logprobs.tokens]
+    assert streamed == list(TEXTS)
+
+
+async def test_responses_streamed_and_not(open_gateway: GatewayFactory, serve: Serve) -> None:
+    served = await serve(open_gateway(lambda request: say(request, "reasoning:hm", "reasoning:m", *TEXTS)))
+    async with client_of(served.url) as client:
+        whole = await client.responses.create(model="tiny", input="Hi")
+        async with client.responses.stream(model="tiny", input="Hi") as stream:
+            kinds = [event.type async for event in stream]
+            final = await stream.get_final_response()
+    assert whole.output_text == WHOLE
+    assert final.output_text == WHOLE
+    assert [item.type for item in whole.output] == ["reasoning", "message"]
+    assert whole.status == "completed"
+    assert whole.usage is not None
+    assert whole.usage.output_tokens_details.reasoning_tokens == 2
+    assert whole.usage.input_tokens_details.cached_tokens == 0
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert kinds.count("response.output_item.done") == 2
+
+
+async def test_models_are_listed_and_found(open_gateway: GatewayFactory, serve: Serve) -> None:
+    served = await serve(open_gateway())
+    async with client_of(served.url) as client:
+        listed = [model.id async for model in client.models.list()]
+        one = await client.models.retrieve("org/tiny-2")
+    assert listed == ["tiny", "org/tiny-2"]
+    assert (one.id, one.object) == ("org/tiny-2", "model")
+
+
+@pytest.mark.parametrize(
+    ("rejected", "raised", "code"),
+    [
+        (Rejected("queue_full", "the queue is full", 7), openai.RateLimitError, "queue_full"),
+        (Rejected("unavailable", "no worker", 3), openai.InternalServerError, "unavailable"),
+        (Rejected("waited_too_long", "600 s", None), openai.InternalServerError, "waited_too_long"),
+        (Rejected("context_length", "9 of 8", None), openai.BadRequestError, "context_length_exceeded"),
+        (Rejected("unknown_model", "gone", None), openai.NotFoundError, "model_not_found"),
+        (Rejected("poison", "killed 3 workers", None), openai.InternalServerError, "request_failed"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_refusals_are_the_sdks_own_exceptions(
+    open_gateway: GatewayFactory,
+    serve: Serve,
+    rejected: Rejected,
+    raised: type[openai.APIStatusError],
+    code: str,
+    stream: bool,
+) -> None:
+    served = await serve(open_gateway(lambda request: [rejected]))
+    async with client_of(served.url) as client:
+        with pytest.raises(raised) as caught:
+            await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream)
+    assert caught.value.code == code
+    assert rejected.message in caught.value.message
+    waits = rejected.kind in ("queue_full", "unavailable", "waited_too_long")
+    assert ("retry-after" in caught.value.response.headers) == waits
+    if rejected.retry_after_s:
+        assert caught.value.response.headers["retry-after"] == str(rejected.retry_after_s)
+
+
+async def test_an_error_behind_the_head_is_raised_from_the_stream(open_gateway: GatewayFactory, serve: Serve) -> None:
+    def script(request: Request) -> list[Step]:
+        return [*say(request, "So")[:1], fail(request, "non-finite logits")]
+
+    served = await serve(open_gateway(script))
+    async with client_of(served.url) as client:
+        stream = await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True)
+        with pytest.raises(openai.APIError, match="non-finite logits"):
+            async for _ in stream:
+                pass
+        with pytest.raises(openai.InternalServerError, match="non-finite logits"):
+            await client.chat.completions.create(model="tiny", messages=MESSAGES)
+
+
+async def test_a_wrong_key_is_an_authentication_error(open_gateway: GatewayFactory, serve: Serve) -> None:
+    served = await serve(open_gateway(api_keys=("secret", "other")))
+    async with client_of(served.url, "wrong") as client:
+        with pytest.raises(openai.AuthenticationError):
+            await client.models.list()
+    async with client_of(served.url, "other") as client:
+        assert (await client.chat.completions.create(model="tiny", messages=MESSAGES)).choices
