@@ -49,7 +49,6 @@ class WorkerConfig(Section, kw_only=True):
     """Prompt tokens in one prefill forward."""
     stall_s: Seconds = 0.5
     """Seconds of prefill between two decode steps of running streams."""
-    kv_bits: int | None = None
 
 
 class CacheConfig(Section, kw_only=True):

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from pomona.cli.chat_client import ChatClient, Turn
+from pomona.cli.chat_client import ChatClient, Kind, Turn
 from pomona.home import Home
 from pomona.listener import url
 from pomona.refusal import Refusal
@@ -26,12 +27,15 @@ def run(options: Options, address: str | None, flags: Flags) -> int:
     """The exit code; raises Refusal where no server answers, or where a piped question gets no answer."""
     gateway = load(flags, os.environ, Home.resolve()).config.gateway
     key = gateway.api_keys[0] if gateway.api_keys else None
+    piped = None if sys.stdin.isatty() else sys.stdin.read().strip()
+    if piped == "":
+        raise Refusal("no question came in; pipe one in, or start `pomona chat` in a terminal")
     with ChatClient(address or url(gateway.host, gateway.port), key) as client:
         conversation = Conversation(client, options, Console(highlight=False, soft_wrap=True))
-        if sys.stdin.isatty():
+        if piped is None:
             conversation.talk()
         else:
-            conversation.answer(sys.stdin.read())
+            conversation.answer(piped)
     return 0
 
 
@@ -64,16 +68,17 @@ class Conversation:
         self._turns.append(Turn("user", question))
         said = ""
         try:
-            for kind, text in self._pieces():
-                if kind == "content":
-                    said += text
-                self._console.print(Text(visible(text), "dim" if kind == "reasoning" else ""), end="")
+            with closing(self._pieces()) as pieces:
+                for kind, text in pieces:
+                    if kind == "content":
+                        said += text
+                    self._console.print(Text(visible(text), "dim" if kind == "reasoning" else ""), end="")
         except KeyboardInterrupt:
             self._console.print(Text(" (stopped)", "dim"), end="")
         self._console.print()
         self._turns.append(Turn("assistant", said))
 
-    def _pieces(self) -> Iterator[tuple[str, str]]:
+    def _pieces(self) -> Generator[tuple[Kind, str]]:
         return self._client.stream(self._model, self._turns, self._options.temperature, self._options.max_tokens)
 
     def _ask(self) -> str | None:

@@ -1,6 +1,6 @@
 """A client of the chat API for people: typed pieces of an answer, and one line for whatever fails."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, NamedTuple, Self
 
 import httpx
@@ -65,7 +65,7 @@ class ChatClient:
 
     def stream(
         self, model: str, turns: Sequence[Turn], temperature: float | None, max_tokens: int | None
-    ) -> Iterator[tuple[Kind, str]]:
+    ) -> Generator[tuple[Kind, str]]:
         """Pieces of the answer as they come; closing the iterator stops the answer at the server."""
         body: dict[str, object] = {"model": model, "messages": [turn._asdict() for turn in turns], "stream": True}
         if temperature is not None:

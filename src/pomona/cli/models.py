@@ -12,11 +12,14 @@ from pomona.cli.transfer import transfer
 from pomona.home import Home
 from pomona.workers.models.library import ModelFolder, ModelLibrary
 
+WIDTH = 240
+"""Columns of a table that goes into a file or a pipe."""
+
 
 def show() -> int:
     """Whole models on stdout, damaged ones on stderr; exit code 1 if there are damaged ones."""
     library = ModelLibrary(Home.resolve().models)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     found, damaged = library.list(), library.damaged()
     if found:
         console.print(_table(found))

@@ -42,6 +42,7 @@ def test_moments_of_text_make_ttft_tpot_and_gaps() -> None:
     )
     assert outcome.ttft == 0.5
     assert outcome.tpot == (102.5 - 100.5) / 4
+    assert outcome.whole == 2.5 / 5
     assert outcome.gaps == (0.5, 1.0)
 
 
@@ -49,6 +50,7 @@ def test_a_single_token_has_no_time_per_token() -> None:
     outcome = read((101.0, chunk("length", content="x")), (101.0, usage(1)))
     assert isinstance(outcome, Answer)
     assert outcome.tpot is None
+    assert outcome.whole == 1.0
     assert outcome.gaps == ()
 
 

@@ -52,7 +52,15 @@ def test_the_single_stream_is_compared_by_time_per_token_and_kept_out_of_through
     assert comparison.single.stream_generate == (10.0,)
     assert comparison.single.ratio is not None
     assert comparison.single.ratio.median == 1.1
+    assert comparison.whole is not None
+    assert comparison.whole.pomona == (10.891,)
+    assert comparison.whole.stream_generate == (9.901,)
     assert comparison.throughput[0].ratio is None
+
+
+def test_without_single_streams_there_is_no_such_result() -> None:
+    comparison = conclude(ENVIRONMENT, Plan(single=False), [], interrupted=False)
+    assert (comparison.single, comparison.whole) == (None, None)
 
 
 def test_a_round_that_one_side_did_not_finish_gives_no_ratio() -> None:

@@ -50,6 +50,7 @@ def test_a_load_is_summed_from_its_answers_over_the_whole_wall_time() -> None:
     assert result.tokens_per_s == 17 / 4.0
     assert result.ttft_ms == Percentiles(p50=750.0, p90=950.0, p99=995.0, max=1000.0)
     assert result.tpot_ms == Percentiles(p50=150.0, p90=190.0, p99=199.0, max=200.0)
+    assert result.whole_ms == Percentiles(p50=215.909, p90=243.182, p99=249.318, max=250.0)
     assert result.gap_ms == Percentiles(p50=375.0, p90=475.0, p99=497.5, max=500.0)
     assert result.finish == {"length": 1, "stop": 1}
     assert not result.interrupted
