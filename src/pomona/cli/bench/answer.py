@@ -35,6 +35,11 @@ class Answer:
         return (self.finished - self.deltas[0]) / (self.completion_tokens - 1)
 
     @property
+    def whole(self) -> float | None:
+        """Seconds per token of the whole answer, prefill included; holding text back cannot make it better."""
+        return (self.finished - self.started) / self.completion_tokens if self.completion_tokens else None
+
+    @property
     def gaps(self) -> tuple[float, ...]:
         """Seconds between neighbouring deltas."""
         return tuple(later - earlier for earlier, later in zip(self.deltas, self.deltas[1:], strict=False))

@@ -1,9 +1,9 @@
 """The result of a comparison, as it is printed, and how it follows from what was measured. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pomona.cli.bench.metrics import LoadResult, Ratio, ratio_of
+from pomona.cli.bench.metrics import LoadResult, Percentiles, Ratio, ratio_of
 from pomona.cli.bench.plan import Contender, Plan
 
 
@@ -51,7 +51,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleStream:
-    """Milliseconds per token after the first, median of the requests, one value for each round."""
+    """Milliseconds per token, median of the requests, one value for each round."""
 
     pomona: tuple[float, ...]
     stream_generate: tuple[float, ...]
@@ -65,6 +65,10 @@ class Comparison:
     plan: Plan
     throughput: tuple[Throughput, ...]
     single: SingleStream | None
+    """Tokens after the first text: TPOT."""
+    whole: SingleStream | None
+    """The same answers with their prefill: latency / tokens. A server that sends its text in bursts has a good TPOT
+    and a bad value here."""
     errors: int
     """Failed requests over all loads; a comparison with any is not to be trusted."""
     interrupted: bool
@@ -77,7 +81,8 @@ def conclude(environment: Environment, plan: Plan, loads: Sequence[Measured], *,
         environment=environment,
         plan=plan,
         throughput=tuple(_throughput(loads, concurrency) for concurrency in plan.streams),
-        single=_single(loads) if plan.single else None,
+        single=_single(loads, tpot) if plan.single else None,
+        whole=_single(loads, whole) if plan.single else None,
         errors=sum(measured.load.errors for measured in loads),
         interrupted=interrupted,
         loads=tuple(loads),
@@ -101,12 +106,20 @@ def _throughput(loads: Sequence[Measured], concurrency: int) -> Throughput:
     )
 
 
-def _single(loads: Sequence[Measured]) -> SingleStream:
+def tpot(load: LoadResult) -> Percentiles | None:
+    return load.tpot_ms
+
+
+def whole(load: LoadResult) -> Percentiles | None:
+    return load.whole_ms
+
+
+def _single(loads: Sequence[Measured], of: Callable[[LoadResult], Percentiles | None]) -> SingleStream:
     def medians(contender: Contender) -> dict[int, float]:
         return {
-            one.round: one.load.tpot_ms.p50
+            one.round: values.p50
             for one in loads
-            if one.contender is contender and one.single and one.load.tpot_ms is not None
+            if one.contender is contender and one.single and (values := of(one.load)) is not None
         }
 
     pomona, bare = medians(Contender.POMONA), medians(Contender.BARE)

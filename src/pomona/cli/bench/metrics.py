@@ -37,6 +37,9 @@ class LoadResult:
     tokens_per_s: float
     ttft_ms: Percentiles | None
     tpot_ms: Percentiles | None
+    """Time per token after the first text."""
+    whole_ms: Percentiles | None
+    """Time per token of the whole answer, prefill included."""
     gap_ms: Percentiles | None
     finish: dict[str, int]
     """Requests by finish reason."""
@@ -91,6 +94,7 @@ def summarise(outcomes: Sequence[Outcome], concurrency: int, *, interrupted: boo
         tokens_per_s=round(tokens / wall, 3) if wall > 0 else 0.0,
         ttft_ms=percentiles_ms(answer.ttft for answer in answers),
         tpot_ms=percentiles_ms(answer.tpot for answer in answers if answer.tpot is not None),
+        whole_ms=percentiles_ms(answer.whole for answer in answers if answer.whole is not None),
         gap_ms=percentiles_ms(gap for answer in answers for gap in answer.gaps),
         finish=finish,
         interrupted=interrupted,

@@ -66,10 +66,9 @@ def comparison_table(comparison: Comparison) -> Table:
     for line in comparison.throughput:
         label = f"{line.concurrency}, tokens/s"
         table.add_row(label, _values(line.pomona), _values(line.mlx_lm), *_ratio(line.ratio))
-    if comparison.single is not None:
-        single = comparison.single
-        label = "1, ms/token"
-        table.add_row(label, _values(single.pomona), _values(single.stream_generate), *_ratio(single.ratio))
+    for label, single in (("1, ms/token", comparison.single), ("1, with prefill", comparison.whole)):
+        if single is not None:
+            table.add_row(label, _values(single.pomona), _values(single.stream_generate), *_ratio(single.ratio))
     return table
 
 
