@@ -1,7 +1,8 @@
 """The law of sampling, for every row of a batch at once; each row has its own parameters.
 
 Order: repetition penalty, presence and frequency penalties and logit bias on raw logits; then mlx-lm's filters on
-untempered log-probabilities (top-p, min-p, top-k); temperature last. Temperature 0 is argmax, the lowest id on ties.
+untempered log-probabilities (top-p, min-p, top-k); temperature last. Temperature 0 is argmax. Among equals the lowest
+ids come first everywhere, so that no neighbour in the batch decides a tie.
 A draw inverts the cumulative distribution in vocabulary order with one number keyed by (seed, position), so a row's
 token depends on nothing but its own logits and parameters.
 """
@@ -14,6 +15,9 @@ import mlx.core as mx
 
 from pomona.workers.messages import Sampling
 from pomona.workers.randomness import Purpose, uniform
+
+COLDEST = 1e-30
+"""Temperatures above 0 act as at least this one: float32 has no room below, and the draw is the limit already."""
 
 
 class Adjustment(NamedTuple):
@@ -95,7 +99,7 @@ def _sample(logits: mx.array, rows: Sequence[RowLaw]) -> mx.array:
     logprobs = _where(logprobs, laws, [law.top_p < 1 for law in laws], _top_p)
     logprobs = _where(logprobs, laws, [law.min_p > 0 for law in laws], _min_p)
     logprobs = _where(logprobs, laws, [0 < law.top_k < logits.shape[-1] for law in laws], _top_k)
-    temperature = mx.array([row.sampling.temperature for row in rows])[:, None]
+    temperature = _column([max(law.temperature, COLDEST) for law in laws])
     return _invert(
         mx.softmax(logprobs / temperature, axis=-1, precise=True),
         mx.array([uniform(row.sampling.seed, row.position, Purpose.SAMPLE) for row in rows]),
@@ -119,11 +123,14 @@ def _where(
 
 
 def _invert(probabilities: mx.array, numbers: mx.array) -> mx.array:
-    """The first token at which the cumulative distribution exceeds the row's number; never one of probability 0."""
-    cumulative = mx.cumsum(probabilities, axis=-1)
-    total = cumulative[:, -1:]
+    """The first token at which the cumulative distribution exceeds the row's number; never one of probability 0.
+
+    A parallel sum may go back by a rounding; that neither lets a token of probability 0 in nor leaves none.
+    """
+    reached = mx.where(probabilities > 0, mx.cumsum(probabilities, axis=-1), 0)
+    total = mx.max(reached, axis=-1, keepdims=True)
     level = mx.minimum(numbers[:, None] * total, total * (1 - 2.0**-23))
-    return (cumulative <= level).sum(axis=-1).astype(mx.int32)
+    return mx.argmax(reached > level, axis=-1).astype(mx.int32)
 
 
 def _column(values: Sequence[float]) -> mx.array:
@@ -146,19 +153,30 @@ def _min_p(logprobs: mx.array, rows: Sequence[Sampling]) -> mx.array:
 
 
 def _top_k(logprobs: mx.array, rows: Sequence[Sampling]) -> mx.array:
-    """Keeps exactly k tokens."""
-    top, values = _leaders(logprobs, max(row.top_k for row in rows))
-    kept = mx.arange(values.shape[-1])[None] < _column([row.top_k for row in rows])
-    nothing = mx.full(logprobs.shape, -math.inf)
-    return mx.put_along_axis(nothing, top, mx.where(kept, values, -math.inf), axis=-1)
+    return mx.where(_highest(logprobs, [row.top_k for row in rows]), logprobs, -math.inf)
+
+
+def _highest(values: mx.array, counts: Sequence[int]) -> mx.array:
+    """Boolean [rows, vocabulary]: each row's `counts` highest values, exactly so many."""
+    widest = max(counts)
+    leaders = -mx.sort(mx.partition(-values, kth=widest - 1, axis=-1)[:, :widest], axis=-1)
+    count = mx.array(list(counts), dtype=mx.int32)[:, None]
+    least = mx.take_along_axis(leaders, count - 1, axis=-1)
+    above, equal = values > least, values == least
+    room = count - above.sum(axis=-1, keepdims=True)
+    return above | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= room))
 
 
 def _leaders(logprobs: mx.array, count: int) -> tuple[mx.array, mx.array]:
     """The `count` most probable tokens of each row and their log-probabilities, most probable first."""
     count = min(count, logprobs.shape[-1])
-    top = mx.argpartition(-logprobs, kth=count - 1, axis=-1)[:, :count]
-    values = mx.take_along_axis(logprobs, top, axis=-1)
-    order = mx.argsort(-values, axis=-1)
+    kept = mx.where(_highest(logprobs, [count] * logprobs.shape[0]), logprobs, -math.inf)
+    top = mx.sort(mx.argpartition(-kept, kth=count - 1, axis=-1)[:, :count], axis=-1)
+    values = mx.take_along_axis(kept, top, axis=-1)
+    mine, other = values[:, :, None], values[:, None, :]
+    earlier = mx.arange(count)[None, None, :] < mx.arange(count)[None, :, None]
+    rank = ((other > mine) | ((other == mine) & earlier)).sum(axis=-1)
+    order = mx.argsort(rank, axis=-1)
     return mx.take_along_axis(top, order, axis=-1), mx.take_along_axis(values, order, axis=-1)
 
 
