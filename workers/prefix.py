@@ -13,7 +13,7 @@ from pomona.runtime.control import Roster
 from pomona.workers import blocks
 from pomona.workers.block_file import BlockError, BlockFormat
 from pomona.workers.blocks import layout_of, supports
-from pomona.workers.writeback import BlockWriter, Pending
+from pomona.workers.writeback import MAX_QUEUED_BYTES, BlockWriter, Pending
 
 __all__ = ["PrefixStore", "layout_of", "supports"]
 
@@ -32,12 +32,16 @@ class PrefixStore:
         root_for_salt: Callable[[str], BlockKey],
         layout: KVLayout,
         block_tokens: int,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
-        """Owns `client` and closes it; without one nothing is restored or stored."""
+        """Owns `client` and closes it; without one nothing is restored or stored.
+
+        `max_queued_bytes` is the memory that blocks may take while they wait to be written.
+        """
         self._client = client
         self._root_for_salt = root_for_salt
         self._form = BlockFormat(layout, block_tokens)
-        self._writer = BlockWriter(client, self._form) if client is not None else None
+        self._writer = BlockWriter(client, self._form, max_queued_bytes) if client is not None else None
 
     @property
     def stored_blocks(self) -> int:
@@ -48,6 +52,11 @@ class PrefixStore:
     def dropped_blocks(self) -> int:
         """Blocks that were not stored: the queue or the disk was full, or the service away."""
         return self._writer.dropped if self._writer is not None else 0
+
+    def keys_of(self, tokens: Sequence[int], salt: str) -> tuple[BlockKey, ...]:
+        """The root, and behind it the key of each whole block."""
+        root = self._root_for_salt(salt)
+        return (root, *chain(root, tokens, self._form.tokens))
 
     def on_roster(self, roster: Roster) -> None:
         """Follow the cache service; to be called at every change of the roster."""
@@ -66,13 +75,13 @@ class PrefixStore:
             raise ValueError("a prefix is restored into empty caches only")
         if len(caches) != len(self._form.layout.layers):
             return 0
-        root = self._root_for_salt(salt)
-        keys = chain(root, tokens, self._form.tokens)
+        chained = self.keys_of(tokens, salt)
+        keys = chained[1:]
         lease = self._client.lookup(keys) if keys else None
         if lease is None:
             return 0
         try:
-            payloads = self._read(self._client, lease, (root, *keys))
+            payloads = self._read(self._client, lease, chained)
             stored = len(payloads)
             self._writer.learn(keys[:stored], keys[stored:])
             return blocks.restore(payloads, self._form, caches) if payloads else 0
@@ -107,8 +116,7 @@ class PrefixStore:
             return
         size = self._form.tokens
         held = min(len(tokens), *(cache.offset for cache in caches))
-        root = self._root_for_salt(salt)
-        chained = (root, *chain(root, tokens[:held], size))
+        chained = self.keys_of(tokens[:held], salt)
         for block in range(max(0, start) // size, len(chained) - 1):
             parent, key = chained[block], chained[block + 1]
             if not self._writer.wants(key):
