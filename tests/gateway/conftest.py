@@ -1,8 +1,10 @@
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,10 +27,42 @@ from tests.support.tiny_model import build_tiny_model
 MODEL = "tiny"
 CONTEXT = 256
 
+JsonBody = dict[str, Any]
+
+STRICT = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'system' and not loop.first %}{{ raise_exception('the system turn comes first') }}{% endif %}"
+    "{% if m['role'] == 'assistant' and loop.first %}"
+    "{{ raise_exception('the first turn must be the user\\'s') }}{% endif %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + (m['content'] | upper if shout else m['content']) + '<|im_end|>\n' }}"
+    "{% endfor %}"
+)
+"""A chat template with opinions, and a variable."""
+
+
+def events_of(text: str) -> list[JsonBody]:
+    """The JSON of every event of a stream."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def strict_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_tiny_model(tmp_path_factory.mktemp("models") / "strict", chat_template=STRICT))
+
+
+@pytest.fixture(scope="session")
+def tuned_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model whose makers recommend a sampler."""
+    folder = build_tiny_model(tmp_path_factory.mktemp("models") / "tuned")
+    settings = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    return str(folder)
 
 
 @dataclass
@@ -48,11 +82,11 @@ GatewayFactory = Callable[..., Gateway]
 async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
     opened: list[Gateway] = []
 
-    def open_one(script: Script | None = None, **settings: object) -> Gateway:
+    def open_one(script: Script | None = None, model_path: str = "", **settings: Any) -> Gateway:
         config = Config(
             gateway=GatewayConfig(**settings),
             models=(
-                ModelConfig(id=MODEL, path=str(model_folder)),
+                ModelConfig(id=MODEL, path=model_path or str(model_folder)),
                 ModelConfig(id="org/tiny-2", path=str(model_folder)),
             ),
         )
