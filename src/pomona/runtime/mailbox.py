@@ -66,14 +66,20 @@ class Hub(Generic[In]):
     that a killed process left behind is replaced.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, inbound: Decoder[In]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        inbound: Decoder[In],
+        high_water_mark: int = HIGH_WATER_MARK,
+    ) -> None:
         if endpoint.startswith("tcp://") and not endpoint.startswith(LOOPBACK):
             raise ValueError(f"{endpoint}: a hub without keys listens on loopback only; use ipc or tcp://127.0.0.1")
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-        self.socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.SNDHWM, high_water_mark)
+        self.socket.setsockopt(zmq.RCVHWM, high_water_mark)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(endpoint)
         self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -135,10 +141,10 @@ class Reception(Generic[In, Item]):
         self.doorbell.close()
 
 
-def _dealer(socket: zmq.Socket[Any], endpoint: str, me: Peer) -> None:
+def _dealer(socket: zmq.Socket[Any], endpoint: str, me: Peer, high_water_mark: int = HIGH_WATER_MARK) -> None:
     socket.setsockopt(zmq.IDENTITY, me.identity)
-    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.SNDHWM, high_water_mark)
+    socket.setsockopt(zmq.RCVHWM, high_water_mark)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     try:
@@ -151,9 +157,16 @@ def _dealer(socket: zmq.Socket[Any], endpoint: str, me: Peer) -> None:
 class Link(Generic[In]):
     """A DEALER connected to one incarnation of a hub."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, me: Peer, inbound: Decoder[In]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        me: Peer,
+        inbound: Decoder[In],
+        high_water_mark: int = HIGH_WATER_MARK,
+    ) -> None:
         self.socket = context.socket(zmq.DEALER)
-        _dealer(self.socket, endpoint, me)
+        _dealer(self.socket, endpoint, me, high_water_mark)
         self._inbound = inbound
 
     def send(self, message: Message) -> bool:
