@@ -73,6 +73,9 @@ class Gateway:
     services: Services
     source: ScriptedSource
     http: httpx.AsyncClient
+    """Raises what the application raises."""
+    forgiving: httpx.AsyncClient
+    """Shows what a client would see then."""
 
 
 GatewayFactory = Callable[..., Gateway]
@@ -104,13 +107,17 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
             started=now(),
         )
         app = create_app(services)
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=30)
-        opened.append(Gateway(app, services, source, http))
+        clients = [
+            httpx.AsyncClient(transport=httpx.ASGITransport(app, raises), base_url="http://test", timeout=30)
+            for raises in (True, False)
+        ]
+        opened.append(Gateway(app, services, source, *clients))
         return opened[-1]
 
     yield open_one
     for gateway in opened:
         await gateway.http.aclose()
+        await gateway.forgiving.aclose()
         gateway.services.catalog.close()
 
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from pomona.scheduler.client import Rejected
-from pomona.scheduler.messages import ModelState, Stats
+from pomona.scheduler.messages import ModelState, Stats, WorkerSnapshot
 from pomona.workers.messages import Delta, Finish, PositionLogprobs, Request, TokenEvent, TokenLogprob, Usage
 
 Step = TokenEvent | Rejected | asyncio.Event
@@ -91,7 +91,6 @@ class ScriptedStream:
         self._source.running.discard(self._request.id)
         if not self.finished:
             self._source.cancelled.append(self._request.id)
-            self._source.cancelled_one.set()
 
 
 class ScriptedSource:
@@ -102,10 +101,10 @@ class ScriptedSource:
         self.connected = True
         self.script = script
         self.answers_stats = True
+        self.workers: tuple[WorkerSnapshot, ...] = ()
         self.submitted: list[Request] = []
         self.running: set[str] = set()
         self.cancelled: list[str] = []
-        self.cancelled_one = asyncio.Event()
 
     def submit(self, request: Request) -> ScriptedStream:
         self.submitted.append(request)
@@ -124,5 +123,5 @@ class ScriptedSource:
             refused={"queue_full": 3},
             resumed=0,
             worker_deaths=0,
-            workers=(),
+            workers=self.workers,
         )
