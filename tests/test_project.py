@@ -11,7 +11,11 @@ import pytest
 
 from pomona.config import Config
 from pomona.config_keys import config_keys
+from pomona.gateway.metrics import Metrics
+from pomona.scheduler.messages import Stats, WorkerSnapshot
 from pomona.settings import INTERNAL
+from pomona.workers.messages import WorkerStats
+from pomona.workers.models import embedded
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "deploy" / "pomona.toml"
@@ -140,6 +144,35 @@ def test_launchd_is_served_as_agent_and_as_daemon() -> None:
     assert "UserName" not in jobs["dev.pomona.agent"]
     assert jobs["dev.pomona.daemon"]["UserName"] == "@USER@"
     assert jobs["dev.pomona.daemon"]["EnvironmentVariables"]["HOME"] == "@HOME@"
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+def test_the_readme_asks_the_default_model_at_the_default_address() -> None:
+    gateway = Config().gateway
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"curl http://{gateway.host}:{gateway.port}/v1/chat/completions" in readme
+    assert f'"model": "{embedded.ID}"' in readme
+
+
+def test_the_metrics_that_are_documented_exist() -> None:
+    worker = WorkerSnapshot("worker:a", 0, "a", WorkerStats(), 0.0)
+    metrics = Metrics()
+    metrics.ttft.labels("a").observe(1)
+    metrics.gap.labels("a").observe(1)
+    stats = Stats(0, 0, 0, 0, 0, 0, {"queue_full": 1}, 0, 0, (worker,))
+    exposed = set(re.findall(r"(?m)^(pomona_\w+)", metrics.render(stats).decode()))
+    exposed |= {name.removesuffix("_count") for name in exposed}
+    named = set(re.findall(r"pomona_(?:gateway|scheduler|worker|cache)_\w+", (ROOT / "docs/operations.md").read_text()))
+    assert named
+    assert named <= exposed
 
 
 def test_ci_runs_what_the_readme_names() -> None:
