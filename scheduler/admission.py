@@ -17,7 +17,10 @@ class Refusal:
 
 
 def refusal(state: State, request: Request, now: float, *, resumed: bool) -> Refusal | None:
-    """None if the request may wait. A resumed one was admitted before: the queue's bound does not apply to it."""
+    """None if the request may wait.
+
+    The bound of the queue does not apply to a resumed one, which was admitted before, nor where a row is free for it.
+    """
     if state.stopping:
         return Refusal("unavailable", "the server is stopping; send the request again once it is back", 5)
     model = state.models.get(request.model)
@@ -28,7 +31,8 @@ def refusal(state: State, request: Request, now: float, *, resumed: bool) -> Ref
         return lost
     if (misfit := outgrows(model, request)) is not None:
         return misfit
-    if not resumed and state.waiting >= state.limits.max_waiting:
+    row_is_free = any(worker.free > 0 for worker in state.workers_of(model.id))
+    if not resumed and not row_is_free and state.waiting >= state.limits.max_waiting:
         return Refusal(
             "queue_full",
             f"{state.waiting} requests are waiting, the most that may (scheduler.max_waiting); send it again later",

@@ -27,7 +27,7 @@ from pomona.runtime.control import (
     Roster,
     Stop,
 )
-from pomona.runtime.mailbox import AsyncMailbox, Hub, Mailbox, Peer
+from pomona.runtime.mailbox import AsyncLink, AsyncMailbox, Hub, Mailbox, Peer
 from pomona.runtime.wire import Decoder, Message
 from pomona.scheduler.actor import SchedulerActor
 from pomona.scheduler.client import SchedulerClient
@@ -79,7 +79,9 @@ class SocketWorker:
         self._loop = AsyncMailbox(self._mailbox)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
-        self._link = self._loop.link(system.config.scheduler_endpoint, Decoder(SchedulerToWorker))
+        self._link: AsyncLink[SchedulerToWorker] = self._loop.link(
+            system.config.scheduler_endpoint, Decoder(SchedulerToWorker)
+        )
 
     async def start(self) -> None:
         await self._link.send(self._ready)

@@ -288,6 +288,15 @@ def test_a_full_queue_counts_only_those_for_whom_no_row_is_free() -> None:
     assert [message.id for _, message in said if isinstance(message, Refused)] == ["d"]
 
 
+def test_where_nothing_may_wait_the_free_rows_are_used_all_the_same() -> None:
+    desk = Desk(max_waiting=0)
+    desk.hear(G, GatewayHello())
+    desk.hear(W, READY)
+    said = desk.hear(G, *(Submit(request(id)) for id in "abc"))
+    assert [message.request.id for _, message in said if isinstance(message, Assign)] == ["a", "b"]
+    assert [message.id for _, message in said if isinstance(message, Refused)] == ["c"]
+
+
 def test_a_stop_refuses_what_never_ran_and_keeps_what_did() -> None:
     desk = Desk()
     running(desk)

@@ -232,6 +232,8 @@ def test_the_queue_is_bounded_for_new_requests_only() -> None:
     assert full.kind == "queue_full"
     assert full.retry_after_s
     assert refusal(state, request("a"), 0.0, resumed=True) is None
+    ready(state, rows=1)
+    assert refusal(state, request("a"), 0.0, resumed=False) is None
     state.stopping = True
     stopping = refusal(state, request("a"), 0.0, resumed=True)
     assert stopping
