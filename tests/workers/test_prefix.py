@@ -1,7 +1,4 @@
-import errno
 import random
-import resource
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,31 +245,6 @@ def test_what_leaves_the_quota_is_stored_again_when_it_is_needed(
                 assert restored(store, model, turn) == 96
         store.close(DEADLINE_S)
         assert sum(path.stat().st_size for path in block_files(house)) <= 7 * size
-
-
-def test_a_full_disk_drops_stores_and_serves_requests(house: CacheHouse, store: PrefixStore, model: Model) -> None:
-    """The limit on the size of a file is the one way to make a real write fail that needs no disk of its own."""
-    cold = prefilled(model, TOKENS)
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
-        store.store(TOKENS, "", cold, 0)
-        settled(store, 6)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert (store.stored_blocks, store.dropped_blocks) == (0, 6)
-    client = store._client
-    assert client is not None
-    until(lambda: _detail(client) == f"off: [Errno {errno.EFBIG}] File too large", "the tier to be off")
-    assert restored(store, model, TOKENS) == 0
-    assert list(Path(house.config.cache_folder).glob("tmp/*")) == []
-
-
-def _detail(client: CacheClient) -> str:
-    stats = client.stats()
-    assert stats is not None
-    return stats.detail
 
 
 def test_caches_that_cannot_be_cut_are_left_alone(store: PrefixStore, model: Model) -> None:
