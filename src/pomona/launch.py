@@ -17,7 +17,7 @@ from pomona.listener import listen, url
 from pomona.refusal import Refusal
 from pomona.runtime import blas, log
 from pomona.runtime.actor import ActorSpec
-from pomona.runtime.control import ActorKind, ActorName
+from pomona.runtime.control import ActorKind, ActorName, Roster
 from pomona.runtime.folder import RuntimeFolder, short
 from pomona.runtime.placement import LocalPlacement, Placement
 from pomona.runtime.supervisor import Supervisor
@@ -57,12 +57,14 @@ def serve(
         with RuntimeFolder(Path(config.runtime_folder)):
             address = url(config.gateway.host, config.gateway.port)
             announcer = Announcer(console or Console(), config, address)
-            supervisor = Supervisor(
-                placement or LocalPlacement(),
-                plan(config, listener.fileno(), targets),
-                config,
-                announcer.changed,
-            )
+
+            def changed(roster: Roster) -> None:
+                if any(actor.kind == "gateway" and actor.state in ("stopping", "stopped") for actor in roster.actors):
+                    listener.close()  # a client that comes now is refused at once instead of waiting for nobody
+                announcer.changed(roster)
+
+            specs = plan(config, listener.fileno(), targets)
+            supervisor = Supervisor(placement or LocalPlacement(), specs, config, changed)
             with contextlib.closing(supervisor), _stopped_by_signals(supervisor):
                 reason = supervisor.run()
             announcer.finish(reason)

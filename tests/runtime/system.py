@@ -70,7 +70,9 @@ class System:
             )
             for name, actor in plan.items()
         ]
-        self.supervisor = Supervisor(LocalPlacement(), specs, self.config, self._changes.put, policy=policy)
+        self.supervisor = Supervisor(
+            LocalPlacement(), specs, self.config, self._changes.put, policy=policy, overtime_s=0.2
+        )
         self._outcome: list[str | None] = []
         self._thread = threading.Thread(target=lambda: self._outcome.append(self.supervisor.run()))
 

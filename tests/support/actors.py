@@ -1,6 +1,8 @@
 """Tiny actors that behave well or badly on purpose; processes import them as `tests.support.actors:NAME`."""
 
+import contextlib
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -94,6 +96,22 @@ class Quiet:
     def run(self, mailbox: Mailbox) -> None:
         mailbox.ready()
         _until_stopped(mailbox)
+
+
+class Doorman(Quiet):
+    """A gateway that answers every connection to the inherited socket with its process number."""
+
+    def run(self, mailbox: Mailbox) -> None:
+        with socket.socket(fileno=self.spec.inherit[0]) as listening:
+            listening.settimeout(0.05)
+            mailbox.ready()
+            until = now() + LIFETIME_S
+            while mailbox.stopping is None and now() < until:
+                mailbox.poll_control()
+                with contextlib.suppress(TimeoutError):
+                    client, _ = listening.accept()
+                    with client:
+                        client.sendall(str(os.getpid()).encode())
 
 
 class NeverReady(Quiet):

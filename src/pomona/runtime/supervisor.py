@@ -38,8 +38,10 @@ VITAL: tuple[ActorKind, ...] = ("scheduler", "gateway")
 
 INWARD_GRACE_S = 2.0
 """Seconds to end for all but the gateway: once it is gone, no answer is running."""
-OVERTIME_S = 1.0
-"""Seconds beyond its grace after which an actor that was asked to stop is killed."""
+OVERTIME_S = 5.0
+"""Seconds beyond its grace after which an actor that was asked to stop is killed: time for its last words."""
+REAPING_S = 1.0
+"""Seconds to wait for each killed process where a bug ends the loop."""
 LAST_WORDS_S = 0.5
 """Seconds to wait for a report that an exited actor has sent and that has not arrived yet."""
 
@@ -70,10 +72,12 @@ class Supervisor:
         *,
         policy: RestartPolicy | None = None,
         endpoint: str | None = None,
+        overtime_s: float = OVERTIME_S,
     ) -> None:
         self._placement = placement
         self._config = config
         self._on_change = on_change
+        self._overtime_s = overtime_s
         self._reception: Reception[ActorToSupervisor, Exited | StopRequested] = Reception(
             endpoint or config.control_endpoint, Decoder(ActorToSupervisor)
         )
@@ -268,7 +272,7 @@ class Supervisor:
         serves = actor.state == "ready"
         answers = actor.spec.kind == "gateway" and self._outcome is None
         grace_s = self._config.stop_grace_s if answers else INWARD_GRACE_S
-        actor.stop(now() + grace_s + OVERTIME_S)
+        actor.stop(now() + grace_s + self._overtime_s)
         if actor.running and not (serves and self._reception.hub.send(actor.peer, Stop(grace_s))):
             self._kill(actor, "stopped while starting")
 
@@ -288,7 +292,7 @@ class Supervisor:
             if actor.running and actor.spec.name in self._handles:
                 self._handles[actor.spec.name].kill()
         for thread in self._threads.values():
-            thread.join(timeout=OVERTIME_S)
+            thread.join(timeout=REAPING_S)
 
     def close(self) -> None:
         """Close the sockets, once `run` has returned."""
