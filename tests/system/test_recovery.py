@@ -1,0 +1,74 @@
+"""What clients see when a process is killed: a pause, and nothing else."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.server import Server, serving, wait_until
+from tests.support.streams import Heard, all_started, listen_all
+from tests.system.conftest import MODEL
+
+TOPICS = ("rivers", "bread", "the moon", "bees", "glass", "trains", "salt", "maps")
+TOKENS = 40
+
+
+def bodies() -> list[dict[str, Any]]:
+    return [
+        {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": f"Tell me a long story about {topic}."}],
+            "temperature": 0,
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+        }
+        for topic in TOPICS
+    ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(smollm2: Server) -> list[str]:
+    """The texts of the eight answers, each asked for alone."""
+    return [smollm2.ask(body)["choices"][0]["message"]["content"] for body in bodies()]
+
+
+@pytest.mark.parametrize("actor", [f"worker:{MODEL}", "scheduler", "cache"])
+async def test_eight_streams_survive_the_death_of_an_actor(smollm2: Server, undisturbed: list[str], actor: str) -> None:
+    heard = [Heard() for _ in TOPICS]
+    listening = asyncio.create_task(listen_all(smollm2.url, bodies(), heard))
+    await all_started(heard, 4)
+    incarnation = await asyncio.to_thread(smollm2.kill, actor)
+    await listening
+    assert [each.error for each in heard] == [None] * len(heard)
+    assert [each.finish for each in heard] == ["length"] * len(heard)
+    assert [each.completion_tokens for each in heard] == [TOKENS] * len(heard)
+    assert [each.text for each in heard] == undisturbed
+    wait_until(lambda: smollm2.actor(actor).state == "ready", 60, f"{actor} is back")
+    assert smollm2.actor(actor).incarnation == incarnation + 1
+    wait_until(smollm2.settled, 5, "nothing runs or waits")
+
+
+def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, tiny_model: Path) -> None:
+    with serving(tmp_path / "home", [tiny_model]) as server:
+        family = server.family()
+        assert len(family) >= 5
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait(5)
+        _, alive = psutil.wait_procs(family, timeout=5)
+        assert alive == []
+    with serving(tmp_path / "home", [tiny_model]) as again:
+        assert again.ready()
+
+
+def test_processes_say_what_they_are(smollm2: Server) -> None:
+    titles = {" ".join(process.cmdline()) for process in smollm2.family()}
+    assert titles >= {
+        "pomona: supervisor",
+        "pomona: gateway",
+        "pomona: scheduler",
+        "pomona: cache",
+        f"pomona: worker {MODEL}",
+    }
