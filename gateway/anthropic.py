@@ -59,7 +59,7 @@ async def messages(http: HttpRequest) -> Response:
     prompt = await body.prompt(intake)
     requests = await intake.requests(body, [prompt], wanted=body.max_tokens, stop=body.stop_sequences, clamp=True)
     cut = requests[0].limits.max_tokens < body.max_tokens
-    writer = MessageWriter(body.model, prompt_tokens=len(prompt), cut_by_context=cut)
+    writer = MessageWriter(body.model, prompt_tokens=len(prompt), cut_by_context=cut, request_id=intake.log_id)
     return intake.answer(requests, writer, stream=bool(body.stream), warning=warning)
 
 

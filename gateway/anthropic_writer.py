@@ -38,8 +38,9 @@ class MessageWriter:
     keepalive = encode_sse(PING)
     last = b""
 
-    def __init__(self, model: str, *, prompt_tokens: int, cut_by_context: bool) -> None:
+    def __init__(self, model: str, *, prompt_tokens: int, cut_by_context: bool, request_id: str) -> None:
         """`cut_by_context`: the token limit is the context's, not the client's."""
+        self._request_id = request_id
         self._id = new_id("msg_")
         self._model = model
         self._prompt_tokens = prompt_tokens
@@ -67,7 +68,7 @@ class MessageWriter:
         yield _event("message_stop")
 
     def fail(self, error: ApiError) -> Iterator[Sse]:
-        yield Sse(anthropic_body(error, ""), "error")
+        yield Sse(anthropic_body(error, self._request_id), "error")
 
     def body(self) -> JsonObject:
         assert self._finish is not None, "every stream has finished"

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -39,6 +40,8 @@ def create_app(services: Services) -> ASGIApp:
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(BodyError, _body_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RecursionError, _too_deep)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
     gateway = services.config.gateway
     limited = LimitBody(app, gateway.max_body_bytes)
@@ -68,6 +71,18 @@ async def _http_error(http: HttpRequest, error: Exception) -> Response:
             text, code = HTTPStatus(status).phrase, "http_error"
     headers = dict(error.headers or {})
     return error_response(ApiError(error.status_code, text, code=code, headers=headers), http.scope)
+
+
+async def _too_deep(http: HttpRequest, error: Exception) -> Response:
+    """JSON that could be read and yet is deeper than templates or the answer's encoder go."""
+    del error
+    return error_response(invalid("the body is nested too deeply"), http.scope)
+
+
+async def _gone(http: HttpRequest, error: Exception) -> Response:
+    """The client left while it was sending; nobody reads this."""
+    del http, error
+    return Response(status_code=499)
 
 
 async def _bug(http: HttpRequest, error: Exception) -> Response:

@@ -56,7 +56,7 @@ class Catalog:
             try:
                 await model.prompts.load()
             except ApiError as error:
-                log.error("tokenizer_failed model=%s reason=%s", model.id, error.message)
+                log.error("tokenizer-failed model=%s reason=%s", model.id, error.message)
             await asyncio.sleep(0)
 
     def close(self) -> None:

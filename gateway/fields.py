@@ -104,6 +104,23 @@ SAMPLERS = frozenset(
 )
 """Names that would change which tokens come out; a route that does not take one refuses it."""
 
+NEUTRAL: Mapping[str, JsonValue] = {
+    "add_special_tokens": False,
+    "bad_words": [],
+    "early_stopping": False,
+    "echo": False,
+    "include_stop_str_in_output": False,
+    "length_penalty": 1,
+    "n": 1,
+    "return_token_ids": False,
+    "return_tokens_as_token_ids": False,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "typical_p": 1,
+    "use_beam_search": False,
+}
+"""Values that ask for what happens anyway; some clients send every field that they know."""
+
 
 def check_extras(body: RequestBody, *, strict: bool) -> None:
     """Raises ApiError 400 for unknown fields: all but harmless ones if `strict`, else those that steer the sampler.
@@ -111,7 +128,7 @@ def check_extras(body: RequestBody, *, strict: bool) -> None:
     A null is nothing asked for, so it is never refused.
     """
     for name, value in (body.model_extra or {}).items():
-        if value is None or name in HARMLESS:
+        if value is None or name in HARMLESS or (name in NEUTRAL and value == NEUTRAL[name]):
             continue
         if name in CONSTRAINTS:
             raise unavailable(name, name)
@@ -134,9 +151,15 @@ def tools_warning(tools: Collection[JsonValue] | None, choice: JsonValue) -> str
 
     The choice is `auto` or `none` as a word, as `{"type": "auto"}`, or inside `allowed_tools`.
     """
-    mode = choice
-    if isinstance(choice, dict):
-        mode = choice.get("mode", "auto") if choice.get("type") == "allowed_tools" else choice.get("type")
+    match choice:
+        case {"type": "allowed_tools", "allowed_tools": {"mode": mode}} | {"type": "allowed_tools", "mode": mode}:
+            pass
+        case {"type": mode}:
+            pass
+        case {"name": _}:
+            mode = "of one function"
+        case mode:
+            pass
     if mode not in (None, "auto", "none"):
         raise unavailable(f"tool_choice {mode!r}", "tool_choice")
     return "tools are not offered to the model by this version" if tools else None

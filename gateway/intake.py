@@ -95,6 +95,6 @@ class Intake:
     ) -> Response:
         headers = {}
         if warning is not None:
-            log.warning("request_warning request=%s warning=%r", self.log_id, warning)
+            log.warning("request-warning request=%s warning=%r", self.log_id, warning)
             headers["x-pomona-warning"] = warning
         return AnswerResponse(self.services, requests, writer, stream=stream, headers=headers)

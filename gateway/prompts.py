@@ -43,7 +43,8 @@ class Prompts:
     """Renders and tokenises for one model; one call at a time, in a thread of the pool.
 
     Text of messages that spells a control token, such as `<|im_end|>`, is tokenised as plain text: only the template
-    itself writes control tokens. (transformers before 5.20 has no such protection.)
+    itself writes control tokens. (A transformers too old to know `sanitize_control_tokens` takes it for a variable of
+    the template, and protects nothing.)
     """
 
     def __init__(self, model: str, folder: Path, pool: ThreadPoolExecutor) -> None:
@@ -52,6 +53,7 @@ class Prompts:
         self._pool = pool
         self._lock = asyncio.Lock()
         self._tokenizer: Any = None
+        self._size: int | None = None
 
     async def load(self) -> None:
         """Raises ApiError 503 if the folder holds no usable tokeniser."""
@@ -79,7 +81,9 @@ class Prompts:
 
     async def vocabulary(self) -> int:
         """How many token ids there are."""
-        return await self._run(lambda: len(self._tokenizer))
+        if self._size is None:
+            self._size = await self._run(lambda: len(self._tokenizer))
+        return self._size
 
     async def decode(self, tokens: Sequence[int]) -> str:
         return await self._run(lambda: str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False)))

@@ -104,7 +104,7 @@ class AnswerResponse(Response):
         except Exception:
             if not out.started:
                 raise
-            log.exception("answer_failed request=%s", request_id(scope))
+            log.exception("answer-failed request=%s", request_id(scope))
             await out.events(writer.fail(ApiError(500, "internal error; the server's log has it", code="internal")))
             await out.finish(b"")
 

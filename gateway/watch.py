@@ -45,5 +45,5 @@ class Watch:
                 self._metrics.duration.labels(route).observe(took)
                 level = logging.DEBUG if route.startswith(("/health", "/metrics")) else logging.INFO
                 log.log(
-                    level, "request_ended id=%s route=%s status=%d seconds=%.3f", request_id, route, status or 499, took
+                    level, "request-ended id=%s route=%s status=%d seconds=%.3f", request_id, route, status or 499, took
                 )

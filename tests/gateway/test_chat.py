@@ -285,23 +285,35 @@ async def test_template_variables_reach_the_template(open_gateway: GatewayFactor
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
         {"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}},
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}},
     ],
 )
 async def test_what_is_not_available_is_refused_by_name(gateway: Gateway, field: JsonBody) -> None:
     response = await gateway.http.post(CHAT, json=ASK | field)
     assert response.status_code == 400
-    name = next(iter(field))
-    assert name in response.json()["error"]["message"]
+    assert next(iter(field)) in response.json()["error"]["message"]
     assert "not available" in response.json()["error"]["message"]
     assert gateway.source.submitted == []
 
 
 @pytest.mark.parametrize("name", ["typical_p", "mirostat", "best_of", "suffix", "temprature", "allowed_token_ids"])
 async def test_unknown_fields_are_refused_by_name(gateway: Gateway, name: str) -> None:
-    response = await gateway.http.post(CHAT, json=ASK | {name: 1})
+    response = await gateway.http.post(CHAT, json=ASK | {name: 2})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == name
     assert (await gateway.http.post(CHAT, json=ASK | {name: None})).status_code == 200
+
+
+async def test_a_legacy_function_call_by_name_is_refused(gateway: Gateway) -> None:
+    fields = {"functions": [{"name": "f"}], "function_call": {"name": "f"}}
+    assert (await gateway.http.post(CHAT, json=ASK | fields)).status_code == 400
+    assert (await gateway.http.post(CHAT, json=ASK | fields | {"function_call": "auto"})).status_code == 200
+
+
+async def test_values_that_ask_for_nothing_are_taken(gateway: Gateway) -> None:
+    neutral = {"use_beam_search": False, "skip_special_tokens": True, "length_penalty": 1.0, "bad_words": []}
+    assert (await gateway.http.post(CHAT, json=ASK | neutral)).status_code == 200
+    assert (await gateway.http.post(CHAT, json=ASK | {"skip_special_tokens": False})).status_code == 400
 
 
 async def test_fields_of_known_clients_do_no_harm(gateway: Gateway) -> None:

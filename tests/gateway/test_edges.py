@@ -104,6 +104,13 @@ async def test_a_broken_body_is_told_where(gateway: Gateway, body: bytes, says: 
         assert says in response.json()["error"]["message"]
 
 
+async def test_json_deeper_than_the_answer_can_be_is_refused(gateway: Gateway) -> None:
+    deep = "[" * 990 + "]" * 990
+    body = json.dumps({"model": "tiny", "input": "Hi"})[:-1] + f', "metadata": {{"a": {deep}}}}}'
+    response = await gateway.http.post("/v1/responses", content=body)
+    assert response.status_code in (200, 400)
+
+
 async def test_routes_and_methods_that_do_not_exist_are_told_in_json(gateway: Gateway) -> None:
     missing = await gateway.http.get("/v1/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "route_not_found")
