@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pomona.runtime.backoff import RestartPolicy, RestartRecord
@@ -39,6 +39,7 @@ def test_five_deaths_within_a_minute_are_a_loop() -> None:
     assert after([0.0, 50.0, 60.0, 70.0, 80.0, 90.0]).looping
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 120.0), max_size=30), st.integers(1, 6), st.floats(1.0, 100.0))
 def test_the_loop_breaker_counts_the_deaths_of_the_window(gaps: list[float], most: int, window_s: float) -> None:
     record = RestartRecord(RestartPolicy(max_deaths=most, window_s=window_s))

@@ -3,7 +3,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pomona.cache.messages import CacheToWorker, WorkerToCache
@@ -51,6 +51,7 @@ def field_values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", UNIONS)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was(name: str, data: st.DataObject) -> None:
     union = UNIONS[name]
@@ -62,6 +63,7 @@ def test_every_message_comes_back_as_it_was(name: str, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("name", UNIONS)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(frame=st.binary(max_size=80))
 def test_bytes_that_are_no_message_are_one_kind_of_error(name: str, frame: bytes) -> None:
     try:
@@ -92,6 +94,7 @@ def test_a_nested_part_travels_without_a_tag() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(TokenLogprob(3, b"a", -0.5))) == [3, b"a", -0.5]
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False))
 def test_replace_changes_a_copy(grace_s: float) -> None:
     stop = Stop(1.0)
