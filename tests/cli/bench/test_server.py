@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from pomona.cli.bench import server as servers
 from pomona.cli.bench.problem import BenchError
-from pomona.cli.bench.server import ServerCommand, claim_port, serving
+from pomona.cli.bench.server import RunningServer, ServerCommand, claim_port, serving
 
 DUMMY = Path(__file__).with_name("dummy_server.py")
 
@@ -84,6 +85,15 @@ def test_a_server_that_says_it_will_never_be_ready_is_not_waited_for() -> None:
     )
     with pytest.raises(BenchError, match="loaded cannot serve this model: listening"), serving(todo):
         pytest.fail("it was never ready")
+
+
+def test_the_last_error_in_a_log_says_more_than_what_follows_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('ValueError: first\nKeyError: second\nstarted\n"GET /health HTTP/1.1" 503 error\n\n')
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        assert RunningServer(name="any", process=process, log=log).last_words == "KeyError: second"
+        log.write_text("")
+        assert RunningServer(name="any", process=process, log=log).last_words == "it printed nothing"
 
 
 def test_a_command_that_does_not_exist_is_one_line() -> None:

@@ -23,6 +23,7 @@ TERM_S = 30.0
 KILL_S = 10.0
 TAIL_BYTES = 16_384
 SILENCE = "it printed nothing"
+ACCESS = " HTTP/1."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +48,16 @@ class RunningServer:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
-    probe: str
-    """Path that is asked whether the server is ready."""
 
     @property
     def last_words(self) -> str:
-        """The last line that the server printed, shortened; what it logs of the probes does not count."""
+        """The last line printed that speaks of an error, else the last one; access log lines do not count."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-        return next((shorten(line) for line in reversed(lines) if line.strip() and self.probe not in line), SILENCE)
+        lines = [line for line in lines if line.strip() and ACCESS not in line]
+        errors = [line for line in lines if "error" in line.casefold()]
+        return shorten((errors or lines or [SILENCE])[-1])
 
 
 def claim_port(port: int) -> int:
@@ -91,7 +92,7 @@ def serving(command: ServerCommand) -> Iterator[RunningServer]:
                 )
             except OSError as error:
                 raise BenchError(f"{command.name} cannot be started: {error}") from error
-        server = RunningServer(name=command.name, process=process, log=log, probe=httpx.URL(command.ready_url).path)
+        server = RunningServer(name=command.name, process=process, log=log)
         try:
             wait_ready(server, command)
             yield server
