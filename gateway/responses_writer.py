@@ -55,6 +55,7 @@ class ResponseWriter:
         self._items: list[_Item] = []
         self._finish: Finish | None = None
         self._error: JsonObject | None = None
+        self._ended: JsonObject | None = None
         self._sequence = 0
 
     def begin(self) -> Iterator[Sse]:
@@ -79,9 +80,9 @@ class ResponseWriter:
         if not any(item.kind == "message" for item in self._items):
             yield from self._turn_to("message")
         yield from self._close(status)
-        response = self._response(status)
-        self._on_end(response, "".join(item.text for item in self._items if item.kind == "message"))
-        yield self._event(f"response.{status}", response=response)
+        self._ended = self._response(status)
+        self._on_end(self._ended, "".join(item.text for item in self._items if item.kind == "message"))
+        yield self._event(f"response.{status}", response=self._ended)
 
     def fail(self, error: ApiError) -> Iterator[Sse]:
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
@@ -89,8 +90,8 @@ class ResponseWriter:
         yield self._event("response.failed", response=self._response("failed"))
 
     def body(self) -> JsonObject:
-        assert self._finish is not None, "every stream has finished"
-        return self._response("completed" if self._finish.reason == "stop" else "incomplete")
+        assert self._ended is not None, "`end` comes first"
+        return self._ended
 
     def _delta(self, kind: str, text: str, positions: tuple[PositionLogprobs, ...]) -> Iterator[Sse]:
         yield from self._turn_to(kind)

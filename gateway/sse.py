@@ -13,6 +13,9 @@ DONE = b"data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 """No proxy may hold back what was written."""
 
+BREAKS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+"""Line breaks of Unicode that are none of the protocol; clients that split text into lines would cut events there."""
+
 
 class Sse(NamedTuple):
     data: JsonObject
@@ -22,7 +25,10 @@ class Sse(NamedTuple):
 
 def encode_sse(event: Sse) -> bytes:
     name = b"" if event.name is None else b"event: " + event.name.encode() + b"\n"
-    return name + b"data: " + encode_json(event.data) + b"\n\n"
+    data = encode_json(event.data)
+    for raw, escaped in BREAKS:
+        data = data.replace(raw, escaped)
+    return name + b"data: " + data + b"\n\n"
 
 
 class AnswerWriter(Protocol):

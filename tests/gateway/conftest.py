@@ -42,7 +42,7 @@ STRICT = (
 
 def events_of(text: str) -> list[JsonBody]:
     """The JSON of every event of a stream."""
-    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    lines = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
