@@ -54,18 +54,6 @@ class _Live:
             self.patience = None
 
 
-class _Wire:
-    """One link to one incarnation of the scheduler, with the messages that wait to leave on it."""
-
-    def __init__(self, link: AsyncLink[SchedulerToGateway]) -> None:
-        self.link = link
-        self.outbox: asyncio.Queue[GatewayToScheduler] = asyncio.Queue()
-
-    async def write(self) -> None:
-        while True:
-            await self.link.send(await self.outbox.get())
-
-
 class SchedulerClient:
     """Lives on the gateway's event loop. It remembers every live request with the tokens it has seen.
 
@@ -82,37 +70,38 @@ class SchedulerClient:
         self._endpoint = endpoint
         self._patience_s = patience_s
         self._incarnation: int | None = None
-        self._wire: _Wire | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._opened = asyncio.Event()
+        self._outbox: asyncio.Queue[GatewayToScheduler] | None = None
+        """What waits to leave on the current link; None while there is no scheduler to link to."""
+        self._serving: asyncio.Task[None] | None = None
+        """The task of the latest link; only `run` replaces it, so that it is never left behind unfinished."""
+        self._entered = asyncio.Event()
         self._live: dict[RequestId, _Live] = {}
         self._tickets = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Stats]] = {}
 
     async def run(self) -> None:
-        """Read the links, one incarnation of the scheduler after the other, until cancelled."""
+        """Serve the links, one incarnation of the scheduler after the other, until cancelled."""
         try:
             while True:
-                await self._opened.wait()
-                self._opened.clear()
-                if self._wire is None:
+                await self._entered.wait()
+                self._entered.clear()
+                if self._outbox is None:
                     continue
-                reading = self._reading = asyncio.create_task(self._serve(self._wire))
-                await asyncio.wait({reading})
-                if not reading.cancelled():
-                    reading.result()
+                self._serving = asyncio.create_task(self._serve(self._outbox))
+                await asyncio.wait({self._serving})
+                if not self._serving.cancelled():
+                    self._serving.result()
         finally:
-            last = self._reading
-            self._close_link()
-            if last is not None:
-                await asyncio.wait({last})
+            self._hang_up()
+            if self._serving is not None:
+                await asyncio.wait({self._serving})
 
     async def on_roster(self, roster: Roster) -> None:
         """Follow the scheduler: leave the link of a dead one, open a fresh link to a new one that is ready."""
         status = roster.find(SCHEDULER)
         if status is None or status.state in ("stopped", "dead", "failed") or status.incarnation != self._incarnation:
             self._leave()
-        if status is not None and status.state == "ready" and self._wire is None:
+        if status is not None and status.state == "ready" and self._outbox is None:
             self._enter(status.incarnation)
 
     def submit(self, request: Request) -> TokenStream:
@@ -146,29 +135,26 @@ class SchedulerClient:
 
     def _enter(self, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._wire = _Wire(self._mailbox.link(self._endpoint, Decoder(SchedulerToGateway)))
+        self._outbox = asyncio.Queue()
         self._send(GatewayHello())
         for live in self._live.values():
             live.mending = False
             self._submit(live)
         for ticket in self._asked:
             self._send(AskStats(ticket))
-        self._opened.set()
-        logger.info("scheduler-link-opened incarnation=%d resubmitted=%d", incarnation, len(self._live))
+        self._entered.set()
+        logger.info("scheduler-entered incarnation=%d resubmitted=%d", incarnation, len(self._live))
 
     def _leave(self) -> None:
         self.connected = False
-        self._close_link()
+        self._hang_up()
         for live in self._live.values():
             self._arm(live)
 
-    def _close_link(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-        if self._wire is not None:
-            self._wire.link.close()
-            self._wire = None
+    def _hang_up(self) -> None:
+        self._outbox = None
+        if self._serving is not None and not self._serving.cancelling():
+            self._serving.cancel()
 
     def _arm(self, live: _Live) -> None:
         if live.patience is None:
@@ -181,25 +167,30 @@ class SchedulerClient:
         self._send(CancelRequest(live.stream.id))
 
     def _submit(self, live: _Live) -> None:
-        if self._wire is not None:
+        if self._outbox is not None:
             request = replace(live.stream.request, committed=tuple(live.stream.committed))
             self._send(Submit(request, resumed=live.sent))
             live.sent = True
 
     def _send(self, message: GatewayToScheduler) -> None:
-        if self._wire is not None:
-            self._wire.outbox.put_nowait(message)
+        if self._outbox is not None:
+            self._outbox.put_nowait(message)
 
     def _end(self, live: _Live, why: Rejected | None = None) -> None:
         live.disarm()
         live.stream.end(why)
         self._live.pop(live.stream.id, None)
 
-    async def _serve(self, wire: _Wire) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(wire.write())
-            while True:
-                self._receive(await wire.link.receive())
+    async def _serve(self, outbox: "asyncio.Queue[GatewayToScheduler]") -> None:
+        """One link: what a dead scheduler did not get must not reach the next, so each has its own."""
+        link: AsyncLink[SchedulerToGateway] = self._mailbox.link(self._endpoint, Decoder(SchedulerToGateway))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_write(link, outbox))
+                while True:
+                    self._receive(await link.receive())
+        finally:
+            link.close()
 
     def _receive(self, message: SchedulerToGateway) -> None:
         match message:
@@ -268,3 +259,8 @@ class SchedulerClient:
             self._submit(live)
         else:
             self._end(live, Rejected("unavailable", "the scheduler ended the request; send it again"))
+
+
+async def _write(link: AsyncLink[SchedulerToGateway], outbox: "asyncio.Queue[GatewayToScheduler]") -> None:
+    while True:
+        await link.send(await outbox.get())

@@ -79,10 +79,15 @@ class Stage:
         taken, self.heard = self.heard[: len(messages)], self.heard[len(messages) :]
         assert taken == list(messages)
 
-    async def close(self) -> None:
+    async def close_client(self) -> None:
+        """Waits for every socket of the client to be closed."""
         self.running.cancel()
         await asyncio.wait({self.running})
-        self.mailbox.close(linger_s=0)
+        if not self.mailbox.context.closed:
+            self.mailbox.close(linger_s=0)
+
+    async def close(self) -> None:
+        await self.close_client()
         self.hub.close()
         self.context.term()
         shutil.rmtree(self.folder)
@@ -318,3 +323,17 @@ async def test_stats_are_matched_to_who_asked_and_asked_again_of_a_new_scheduler
 async def test_stats_without_an_answer_time_out(stage: Stage) -> None:
     with pytest.raises(TimeoutError):
         await stage.client.stats(0.01)
+
+
+async def test_a_client_that_ends_as_the_scheduler_dies_leaves_no_link_open(stage: Stage) -> None:
+    await stage.enter()
+    await stage.roster(0, "dead")
+    await stage.close_client()
+
+
+async def test_a_client_that_never_ran_has_no_link_open(stage: Stage) -> None:
+    mailbox = Mailbox(Peer("gateway:1", 0), f"ipc://{stage.folder}/control")
+    client = SchedulerClient(AsyncMailbox(mailbox), stage.endpoint)
+    await client.on_roster(Roster((ActorStatus(ActorName("scheduler"), "scheduler", 0, "ready"),)))
+    mailbox.close(linger_s=0)
+    assert not client.connected

@@ -238,6 +238,36 @@ def test_a_worker_that_prefills_on_is_left_alone() -> None:
     assert desk.stats().workers[0].silent_s == 0
 
 
+def test_every_event_and_every_drop_is_progress() -> None:
+    desk = Desk(progress_timeout_s=10)
+    running(desk)
+    desk.hear(G, Submit(request("b")))
+    desk.now = 8.0
+    desk.hear(W, Stepped((event(request("a"), 0, 1),), WorkerStats(running=2)))
+    assert desk.stats().workers[0].silent_s == 0
+    desk.now = 17.0
+    assert desk.stats().workers[0].silent_s == 9
+    desk.hear(G, CancelRequest(B))
+    desk.hear(W, Dropped(B))
+    assert desk.stats().workers[0].silent_s == 0
+    desk.now = 26.0
+    desk.said()
+    assert desk.core.outbox.take_kills() == []
+    assert desk.stats().workers[0].stats.running == 2
+
+
+def test_a_request_whose_sequence_breaks_too_often_is_poison() -> None:
+    desk = Desk(max_resumes=1)
+    running(desk)
+    gap = Stepped((event(request("a"), 3, 1),), WorkerStats())
+    assert desk.hear(W, gap) == [(W, Cancel(A))]
+    assert desk.hear(W, Dropped(A)) == [(W, Assign(request("a")))]
+    assert desk.hear(W, gap, gap) == [(W, Cancel(A))]
+    ((_, refused),) = desk.hear(W, Dropped(A))
+    assert isinstance(refused, Refused)
+    assert refused.kind == "poison"
+
+
 def test_a_worker_that_takes_no_messages_is_gone_until_it_is_ready_again() -> None:
     desk = Desk()
     running(desk)
@@ -286,6 +316,21 @@ def test_a_full_queue_counts_only_those_for_whom_no_row_is_free() -> None:
     said = desk.hear(G, *(Submit(request(id)) for id in "abcd"))
     assert [message.request.id for _, message in said if isinstance(message, Assign)] == ["a", "b"]
     assert [message.id for _, message in said if isinstance(message, Refused)] == ["d"]
+
+
+def test_the_time_to_come_back_follows_the_requests_that_workers_ended() -> None:
+    desk = Desk(max_waiting=3)
+    desk.hear(G, GatewayHello())
+    desk.hear(W, READY)
+    for number in range(5):
+        desk.now = 10.0 * number
+        one = request(f"done{number}", max_tokens=1)
+        desk.hear(G, Submit(one))
+        desk.hear(W, Stepped((event(one, 0, 1),), WorkerStats()))
+    said = desk.hear(G, *(Submit(request(id)) for id in "abcdef"))
+    ((_, refused),) = [(peer, message) for peer, message in said if isinstance(message, Refused)]
+    assert isinstance(refused, Refused)
+    assert refused.retry_after_s == 24  # three wait, and one ended every eight seconds
 
 
 def test_where_nothing_may_wait_the_free_rows_are_used_all_the_same() -> None:
