@@ -13,6 +13,7 @@ help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
 
 setup: $(STAMP) ## Install Pomona and its tools into .venv
+	@echo "pomona: .venv is ready; next: make serve, or make test"
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh

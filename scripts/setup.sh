@@ -45,6 +45,6 @@ if ! { new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/de
     "$python" -m venv "$venv" || fail "$python could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv"
 fi
 
-echo "pomona: installing into $venv (about 1 GB the first time; what is already there is kept)"
+echo "pomona: installing into $venv (some 400 MB to download the first time, 1.5 GB on disk)"
 "$venv/bin/python" -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' ||
     fail "the installation failed (see above); mend that and run make again, it goes on where it stopped"

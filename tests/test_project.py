@@ -146,6 +146,19 @@ def test_launchd_is_served_as_agent_and_as_daemon() -> None:
     assert jobs["dev.pomona.daemon"]["EnvironmentVariables"]["HOME"] == "@HOME@"
 
 
+ROOMS = ("gateway", "scheduler", "workers", "cache")
+FACES = {"messages", "client", "cache.keys", "cache.layout"}
+"""What a room may import from another one."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_the_faces_of_the_others_only(room: str) -> None:
+    others = "|".join(other for other in ROOMS if other != room)
+    for path in (ROOT / room).rglob("*.py"):
+        for other, module in re.findall(rf"(?m)^\s*from pomona\.({others})\.([\w.]+) import", path.read_text("utf-8")):
+            assert {module, f"{other}.{module}"} & FACES, f"{path.relative_to(ROOT)}: {other}.{module}"
+
+
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
