@@ -61,6 +61,8 @@ def tokenizer_from(gguf: GgufFile) -> Tokenizer:
     if not tokens:
         raise ModelError(f"{gguf.path.name} has no tokenizer; use a complete GGUF file of the model")
     kind = gguf.get("tokenizer.ggml.model", str)
+    if kind == "llama" and gguf.architecture.startswith("gemma"):  # Runs of spaces are spelled with spaces there.
+        tokens = [token.replace(" ", UNDERLINE) if not token.strip(" ") else token for token in tokens]
     match kind:
         case "gpt2":
             tokenizer = _byte_level(gguf, tokens)
@@ -71,7 +73,9 @@ def tokenizer_from(gguf: GgufFile) -> Tokenizer:
                 f"{gguf.path.name} has a tokenizer of kind {kind!r}, which this import does not know (gpt2, llama); "
                 "use the model's Hugging Face folder"
             )
-    _add_tokens(gguf, tokenizer)
+    _add_tokens(gguf, tokens, tokenizer)
+    if tokenizer.get_vocab_size() != len(tokens):
+        raise ModelError(f"{gguf.path.name} lists a token twice; use the model's Hugging Face folder")
     bos = gguf.token_id("bos")
     if bos is not None and gguf.get("tokenizer.ggml.add_bos_token", bool, kind == "llama"):
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -125,8 +129,6 @@ def _merges(gguf: GgufFile) -> list[tuple[str, str]]:
 def _sentencepiece(gguf: GgufFile, tokens: list[str]) -> Tokenizer:
     """BPE in SentencePiece's manner: spaces are underlines, unknown characters are bytes."""
     gemma = gguf.architecture.startswith("gemma")
-    if gemma:  # Runs of spaces are spelled with spaces there.
-        tokens = [token.replace(" ", UNDERLINE) if not token.strip(" ") else token for token in tokens]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     scores = [float(score) for score in gguf.array("tokenizer.ggml.scores")]
     if gemma or len(scores) != len(tokens):  # Gemma's merges rank by position; its scores do not.
@@ -163,9 +165,9 @@ def implied_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tupl
     return [(left, right) for _, _, _, left, right in ranked]
 
 
-def _add_tokens(gguf: GgufFile, tokenizer: Tokenizer) -> None:
-    kinds = gguf.array("tokenizer.ggml.token_type")
-    typed = list(zip(gguf.strings("tokenizer.ggml.tokens"), kinds, strict=False))
+def _add_tokens(gguf: GgufFile, tokens: list[str], tokenizer: Tokenizer) -> None:
+    """Makes control and user-defined tokens whole wherever they appear in a text."""
+    typed = list(zip(tokens, gguf.array("tokenizer.ggml.token_type"), strict=False))
     special = [AddedToken(token, normalized=False, special=True) for token, kind in typed if kind == CONTROL]
     plain = [AddedToken(token, normalized=False, special=False) for token, kind in typed if kind == USER_DEFINED]
     tokenizer.add_special_tokens(special)

