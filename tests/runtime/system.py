@@ -15,7 +15,7 @@ from pomona.runtime.actor import ActorSpec
 from pomona.runtime.backoff import RestartPolicy
 from pomona.runtime.control import ActorKind, ActorName, ActorStatus, Roster
 from pomona.runtime.mailbox import Hub, Peer, now
-from pomona.runtime.placement import LocalPlacement
+from pomona.runtime.placement import Handle, LocalPlacement, Placement
 from pomona.runtime.supervisor import Supervisor
 from pomona.runtime.wire import Decoder
 from tests.support import actors
@@ -35,6 +35,34 @@ def kind_of(name: str) -> ActorKind:
     return kinds[kind]
 
 
+class LateNews:
+    """Local processes whose end the supervisor's waiting threads learn only once `told` is set."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self.handles: dict[ActorName, Handle] = {}
+
+    def start(self, spec: ActorSpec) -> Handle:
+        self.handles[spec.name] = LocalPlacement().start(spec)
+        return LateHandle(self.handles[spec.name], self.told)
+
+
+class LateHandle:
+    def __init__(self, handle: Handle, told: threading.Event) -> None:
+        self.name, self.pid = handle.name, handle.pid
+        self._handle = handle
+        self._told = told
+
+    def wait(self, timeout_s: float | None) -> str | None:
+        reason = self._handle.wait(timeout_s)
+        if timeout_s is None:
+            assert self._told.wait(LIMIT_S)
+        return reason
+
+    def kill(self) -> None:
+        self._handle.kill()
+
+
 class System:
     def __init__(
         self,
@@ -43,6 +71,7 @@ class System:
         policy: RestartPolicy = QUICK,
         ready_timeout_s: float = LIMIT_S,
         stop_grace_s: float = 10.0,
+        placement: Placement | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pomona")
         self.config = Config(
@@ -71,7 +100,7 @@ class System:
             for name, actor in plan.items()
         ]
         self.supervisor = Supervisor(
-            LocalPlacement(), specs, self.config, self._changes.put, policy=policy, overtime_s=0.2
+            placement or LocalPlacement(), specs, self.config, self._changes.put, policy=policy, overtime_s=0.2
         )
         self._outcome: list[str | None] = []
         self._thread = threading.Thread(target=lambda: self._outcome.append(self.supervisor.run()))

@@ -5,10 +5,10 @@ import psutil
 import pytest
 
 from pomona.runtime.backoff import RestartPolicy
-from pomona.runtime.control import ActorStatus, Roster
-from pomona.runtime.mailbox import Peer, now
+from pomona.runtime.control import ActorStatus, Kill, Roster
+from pomona.runtime.mailbox import Mailbox, Peer, now
 from pomona.runtime.wire import PROTOCOL
-from tests.runtime.system import System
+from tests.runtime.system import LIMIT_S, LateNews, System
 from tests.support import actors
 
 WHOLE = {
@@ -99,6 +99,22 @@ def test_the_scheduler_can_have_a_worker_killed_once_per_incarnation() -> None:
         assert pid is not None
         assert pid.pid is not None
         os.kill(pid.pid, signal.SIGTERM)
+        assert system.until_state("worker:a", "dead").detail == "signal 15 (SIGTERM)"
+
+
+def test_a_kill_that_comes_after_the_death_does_not_hide_its_reason() -> None:
+    news = LateNews()
+    with System({"scheduler": actors.Quiet, "worker:a": actors.Quiet}, placement=news) as system:
+        worker = system.until(all_ready).find("worker:a")
+        assert worker is not None
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGTERM)
+        assert news.handles[worker.name].wait(LIMIT_S) == "signal 15 (SIGTERM)"
+        with Mailbox(Peer("scheduler", 0), system.config.control_endpoint) as scheduler:
+            scheduler.kill(Kill(worker.name, 0, "it is silent"))
+            scheduler.ready("the kill is out")
+            system.until(lambda roster: roster.actors[0].detail == "the kill is out")
+        news.told.set()
         assert system.until_state("worker:a", "dead").detail == "signal 15 (SIGTERM)"
 
 

@@ -190,7 +190,9 @@ class Supervisor:
 
     def _kill_asked(self, peer: Peer, request: Kill) -> None:
         actor = self._actors.get(request.name)
-        if actor is None or actor.spec.incarnation != request.incarnation or not actor.running:
+        gone = actor is None or actor.spec.incarnation != request.incarnation or not actor.running
+        # What has died a moment ago gives no sign of life either; its own exit is the true reason.
+        if actor is None or gone or self._handles[actor.spec.name].wait(0.0) is not None:
             logger.info("kill-too-late actor=%s incarnation=%d", request.name, request.incarnation)
             return
         self._kill(actor, f"killed by the {peer.name}: {request.reason}")
