@@ -57,6 +57,11 @@ class Disk(BlockFolder):
             self._fail()
         super().remove(block)
 
+    def discard(self, temporary: Path) -> None:
+        if self.broken == errno.EROFS:
+            self._fail()
+        super().discard(temporary)
+
     def free_bytes(self) -> int:
         return self.free
 
@@ -325,6 +330,42 @@ def test_what_cannot_be_removed_stays_in_the_account(tmp_path: Path) -> None:
     assert not tier.stats().enabled
     assert tier.stats().bytes == 20
     assert tier.files() == {1, 2}
+
+
+def test_housekeeping_that_fails_switches_off(tmp_path: Path) -> None:
+    tier = Tier(tmp_path / "kv", floor=1000)
+    tier.put(1)
+    tier.disk.free = 999
+    tier.disk.broken = errno.EROFS
+    tier.tick()
+    assert tier.stats().detail == f"off: [Errno {errno.EROFS}] {os.strerror(errno.EROFS)}"
+    assert tier.found(1) == 1
+
+
+def test_a_temporary_file_that_cannot_be_removed_switches_off(tier: Tier) -> None:
+    tier.reserve(1)
+    tier.disk.broken = errno.EROFS
+    tier.tell(Abort(key(1), "the engine stopped"))
+    assert not tier.stats().enabled
+
+
+def test_writes_that_fill_the_quota_refuse_others_and_leave_the_tier_on(tier: Tier) -> None:
+    for number in (1, 2):
+        assert tier.reserve(number, size=50, parent=0).path
+    assert not tier.put(3, parent=0)
+    assert tier.stats().enabled
+
+
+def test_quarantined_files_count_against_the_free_floor_once(tmp_path: Path) -> None:
+    tier = Tier(tmp_path / "kv", floor=1000)
+    for number in (1, 2):
+        tier.put(number, parent=0)
+    tier.tell(Reject(key(2), "bad"))
+    tier.disk.free = 1005
+    tier.tick()
+    assert tier.files() == {1}
+    assert tier.put(3, size=15, parent=0)
+    assert tier.files() == {3}
 
 
 def test_an_aborted_write_for_other_reasons_leaves_the_tier_on(tier: Tier) -> None:
