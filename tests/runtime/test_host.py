@@ -124,6 +124,12 @@ def test_the_process_ends_if_the_supervisor_goes_before_it_has_said_what_to_run(
     assert process.wait(LIMIT_S) == lifeline.ORPHANED
 
 
+def test_nothing_in_the_actor_can_read_from_the_lifeline(control: Control) -> None:
+    control.start(actors.Reading)
+    assert isinstance(control.hear(), Hello)
+    assert control.hear() == Ready("0 bytes")
+
+
 def test_ctrl_c_and_a_hang_up_are_left_to_the_supervisor(control: Control) -> None:
     process = control.start(actors.Quiet)
     control.greet()

@@ -142,6 +142,7 @@ def test_a_link_opened_anew_brings_no_stale_message_to_the_next_hub(ends: Ends, 
         assert hub.send(ME, Say("welcome"))
         assert new.receive(LIMIT_S) == Say("welcome")
         assert list(hub.drain()) == []
+        assert not mailbox.wait(0.0), "what was dropped is not waited for"
 
 
 def test_a_socket_file_that_a_killed_process_left_is_replaced(ends: Ends, endpoint: str) -> None:

@@ -114,6 +114,14 @@ class Doorman(Quiet):
                         client.sendall(str(os.getpid()).encode())
 
 
+class Reading(Quiet):
+    """Says how many bytes it can read from stdin."""
+
+    def run(self, mailbox: Mailbox) -> None:
+        mailbox.ready(f"{len(os.read(0, 1))} bytes")
+        _until_stopped(mailbox)
+
+
 class NeverReady(Quiet):
     def run(self, mailbox: Mailbox) -> None:
         _until_stopped(mailbox)
