@@ -3,7 +3,6 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
 
 from pomona.runtime.wire import replace
 from pomona.workers.messages import (
@@ -21,9 +20,10 @@ from pomona.workers.row import FORBIDDEN, Row
 from pomona.workers.sampling import Adjustment
 from pomona.workers.vocabulary import Vocabulary
 from tests.support.tiny_model import train_tokenizer
+from tests.workers.tiny_tokenizers import fast, sentencepiece
 
 TOKENIZER = train_tokenizer(320)
-VOCABULARY = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=TOKENIZER))
+VOCABULARY = Vocabulary(fast(TOKENIZER))
 EOS = 2
 APPLE = tuple(TOKENIZER.encode("🍎", add_special_tokens=False).ids)
 
@@ -203,6 +203,12 @@ def test_an_unfinished_character_at_the_end_is_a_replacement() -> None:
     live = row(max_tokens=len(APPLE) - 1)
     assert text(feed(live, APPLE)) == "\ufffd"
     assert text(feed(row(max_tokens=len(APPLE)), APPLE)) == "🍎"
+
+
+def test_the_blank_that_a_tokeniser_puts_in_front_is_no_text() -> None:
+    tokenizer = sentencepiece(prepend=True)
+    live = Row(request(), Vocabulary(fast(tokenizer)), frozenset({EOS}))
+    assert text(feed(live, tuple(tokenizer.encode("apple the").ids))) == "apple the"
 
 
 @pytest.mark.parametrize("end", [EOS, 40])

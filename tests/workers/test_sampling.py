@@ -287,15 +287,25 @@ def seed_with_number(low: float, high: float) -> int:
     return next(seed for seed in range(10**6) if low <= uniform(seed, 0, Purpose.SAMPLE) < high)
 
 
+NEARLY_ONE = 49337423
+"""A seed whose first number is 1.0 in float32."""
+
+
 def test_numbers_at_both_ends_never_draw_a_token_of_probability_zero() -> None:
     logits = [FORBIDDEN, 0.0, FORBIDDEN, 0.0, FORBIDDEN, FORBIDDEN]
-    high, low = seed_with_number(1 - 2e-5, 1), seed_with_number(0, 2e-5)
-    assert one(logits, Sampling(seed=high)) == 3
-    assert one(logits, Sampling(seed=low)) == 1
-    # 2**22 tokens: the float32 sum of the whole falls short of one, and the number is rounded to one.
-    wide = np.zeros((1, 1 << 22), dtype=np.float32)
-    wide[:, -1000:] = FORBIDDEN
-    assert drawn(wide, rows_of([Sampling(seed=high)]))[0] < (1 << 22) - 1000
+    assert np.float32(uniform(NEARLY_ONE, 0, Purpose.SAMPLE)) == 1
+    assert one(logits, Sampling(seed=NEARLY_ONE)) == 3
+    assert one(logits, Sampling(seed=seed_with_number(0, 2e-5))) == 1
+
+
+def test_a_number_on_a_border_belongs_to_the_token_behind_it() -> None:
+    """Equal powers of two add up exactly, so that float32 numbers meet the borders."""
+    vocabulary = 1 << 14
+    numbers = {seed: float(np.float32(uniform(seed, 0, Purpose.SAMPLE))) for seed in range(8000)}
+    seeds = [seed for seed, value in numbers.items() if (value * vocabulary).is_integer()]
+    assert len(seeds) > 2
+    tokens = drawn(np.zeros((len(seeds), vocabulary)), rows_of([Sampling(seed=seed) for seed in seeds]))
+    assert tokens == [int(numbers[seed] * vocabulary) for seed in seeds]
 
 
 def test_a_token_is_drawn_from_half_precision_logits_as_from_their_float32() -> None:

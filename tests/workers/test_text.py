@@ -102,6 +102,14 @@ def test_what_was_withheld_is_delivered_at_the_end() -> None:
     stream = TextStream(["stop"])
     assert stream.push(b"full sto") == Piece("full ")
     assert stream.flush() == Piece("sto")
+    assert stream.flush() == Piece("")
+
+
+def test_the_longest_end_that_begins_a_stop_is_withheld() -> None:
+    stream = TextStream(["aab"])
+    assert stream.push(b"xaa") == Piece("x")
+    assert stream.push(b"a") == Piece("a")
+    assert stream.push(b"b") == Piece("", "aab")
 
 
 def test_a_stop_before_the_text_may_end_is_plain_text() -> None:

@@ -1,67 +1,18 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from pomona.workers.text import TextStream
 from pomona.workers.vocabulary import Vocabulary
-from tests.support.tiny_model import CORPUS, SPECIALS, train_tokenizer
+from tests.support.tiny_model import CORPUS, SPECIALS
+from tests.workers.tiny_tokenizers import BLANK, byte_level, fast, metaspace, pieces_and_bytes, sentencepiece
 
-BLANK = "▁"
 TEXTS = st.one_of(
     st.text(alphabet=st.characters(codec="utf-8"), max_size=30),
     st.text(alphabet=" aé🍎👩‍🌾果園\n\t", max_size=30),
     st.sampled_from(CORPUS),
 )
-PIECES = ("a", "b", "the", "apple", BLANK, BLANK + "a", BLANK + "the", BLANK + BLANK, "\n", "果")
-
-
-def fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-
-
-def byte_level() -> Tokenizer:
-    tokenizer = train_tokenizer(320)
-    tokenizer.add_tokens([AddedToken("<extra token>", special=False), AddedToken("É!", special=False)])
-    return tokenizer
-
-
-def pieces_and_bytes() -> dict[str, int]:
-    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *PIECES]
-    return {name: index for index, name in enumerate(names)}
-
-
-def sentencepiece(*, prepend: bool) -> Tokenizer:
-    """As Llama 2 (a blank is put in front and stripped again) or as Gemma (neither)."""
-    merges = [("a", "p"), ("ap", "p")]
-    vocabulary = pieces_and_bytes() | {"t": 300, "h": 301, "e": 302, "p": 303, "ap": 304, "app": 305}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence(
-        [*([normalizers.Prepend(BLANK)] if prepend else []), normalizers.Replace(" ", BLANK)]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace(BLANK, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            *([decoders.Strip(content=" ", left=1)] if prepend else []),
-        ]
-    )
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return tokenizer
-
-
-def metaspace() -> Tokenizer:
-    """As T5 or XLNet: whole pieces, blanks as a marker that the decoder turns back."""
-    characters = sorted({character for text in CORPUS for character in text} - {" "})
-    scores = [("<unk>", 0.0), ("</s>", 0.0), *((piece, -1.0) for piece in PIECES)]
-    scores += [(character, -5.0) for character in characters if character not in PIECES]
-    tokenizer = Tokenizer(models.Unigram(scores, 0, False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme="always")
-    tokenizer.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    tokenizer.add_special_tokens(["<unk>", "</s>"])
-    return tokenizer
 
 
 def text_of(vocabulary: Vocabulary, tokens: list[int]) -> str:
@@ -136,6 +87,19 @@ def test_a_token_that_only_looks_like_a_byte_is_text() -> None:
     tokenizer = Tokenizer(models.BPE(pieces_and_bytes() | {"<0xZZ>": 400}, [], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     assert Vocabulary(fast(tokenizer)).bytes_of(400) == tokenizer.decode([400]).encode() == b"<0xZZ>"
+
+
+def test_byte_names_are_text_where_the_decoder_knows_no_bytes() -> None:
+    tokenizer = Tokenizer(models.BPE(pieces_and_bytes(), []))
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(BLANK, " "), decoders.Fuse()])
+    token = tokenizer.token_to_id("<0x41>")
+    assert Vocabulary(fast(tokenizer)).bytes_of(token) == tokenizer.decode([token]).encode() == b"<0x41>"
+
+
+def test_a_byte_level_token_outside_the_alphabet_is_text() -> None:
+    tokenizer = Tokenizer(models.BPE({"a": 0, "果 園": 1}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    assert Vocabulary(fast(tokenizer)).bytes_of(1).decode() == tokenizer.decode([1]) == "果 園"
 
 
 def test_a_vocabulary_without_a_decoder_is_plain_text() -> None:
