@@ -130,20 +130,13 @@ def test_nothing_in_the_actor_can_read_from_the_lifeline(control: Control) -> No
     assert control.hear() == Ready("0 bytes")
 
 
-def test_ctrl_c_and_a_hang_up_are_left_to_the_supervisor(control: Control) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_is_left_to_the_supervisor(control: Control, number: signal.Signals) -> None:
     process = control.start(actors.Quiet)
     control.greet()
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGHUP)
+    process.send_signal(number)
     assert control.hub.send(ME, Stop(1.0))
     assert process.wait(LIMIT_S) == 0, "it was the order to stop that ended it"
-
-
-def test_sigterm_ends_it(control: Control) -> None:
-    process = control.start(actors.Quiet)
-    control.greet()
-    process.terminate()
-    assert process.wait(LIMIT_S) == -signal.SIGTERM
 
 
 def test_an_unexpected_error_is_one_line_on_the_terminal(control: Control) -> None:

@@ -97,7 +97,10 @@ def ask(port: int) -> int:
         return int(client.recv(100))
 
 
-def test_it_says_where_it_listens_and_ctrl_c_stops_all_in_order(tmp_path: Path, servers: list[Server]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_where_it_listens_and_stops_all_in_order(
+    tmp_path: Path, servers: list[Server], number: signal.Signals
+) -> None:
     servers.append(server := Server(tmp_path))
     port = server.port()
     assert server.until("curl ").startswith(f"  curl http://127.0.0.1:{port}/v1/chat/completions ")
@@ -106,7 +109,7 @@ def test_it_says_where_it_listens_and_ctrl_c_stops_all_in_order(tmp_path: Path, 
     assert set(children) == titles
     assert psutil.Process(server.process.pid).cmdline()[0].startswith("pomona: supervisor")
     assert ask(port) == children["pomona: gateway"].pid
-    os.killpg(server.process.pid, signal.SIGINT)  # as a terminal does it: to the whole group
+    os.killpg(server.process.pid, number)  # as terminals and service managers do it: to the whole group
     code, lines, errors = server.end()
     assert (code, lines[-1], errors) == (0, "stopped", "")
     assert not any(child.is_running() for child in children.values())

@@ -98,8 +98,8 @@ def test_the_scheduler_can_have_a_worker_killed_once_per_incarnation() -> None:
         pid = system.history[-1].find("worker:a")
         assert pid is not None
         assert pid.pid is not None
-        os.kill(pid.pid, signal.SIGTERM)
-        assert system.until_state("worker:a", "dead").detail == "signal 15 (SIGTERM)"
+        os.kill(pid.pid, signal.SIGUSR1)
+        assert system.until_state("worker:a", "dead").detail == f"signal {signal.SIGUSR1} (SIGUSR1)"
 
 
 def test_a_kill_that_comes_after_the_death_does_not_hide_its_reason() -> None:
@@ -108,14 +108,14 @@ def test_a_kill_that_comes_after_the_death_does_not_hide_its_reason() -> None:
         worker = system.until(all_ready).find("worker:a")
         assert worker is not None
         assert worker.pid is not None
-        os.kill(worker.pid, signal.SIGTERM)
-        assert news.handles[worker.name].wait(LIMIT_S) == "signal 15 (SIGTERM)"
+        os.kill(worker.pid, signal.SIGUSR1)
+        assert news.handles[worker.name].wait(LIMIT_S) == f"signal {signal.SIGUSR1} (SIGUSR1)"
         with Mailbox(Peer("scheduler", 0), system.config.control_endpoint) as scheduler:
             scheduler.kill(Kill(worker.name, 0, "it is silent"))
             scheduler.ready("the kill is out")
             system.until(lambda roster: roster.actors[0].detail == "the kill is out")
         news.told.set()
-        assert system.until_state("worker:a", "dead").detail == "signal 15 (SIGTERM)"
+        assert system.until_state("worker:a", "dead").detail == f"signal {signal.SIGUSR1} (SIGUSR1)"
 
 
 def test_an_actor_that_is_not_ready_in_time_is_killed_and_started_again() -> None:

@@ -90,11 +90,14 @@ def _take_stdin() -> int:
 
 
 def _settle_signals() -> None:
-    """The terminal's Ctrl-C and hang-up reach the whole process group, but the supervisor orders the stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
+    """A terminal, a service manager or `timeout` may signal the whole group, but the supervisor orders the stop.
+
+    An actor that died of it at once would take the running answers with it.
+    """
+    signals = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
 def main() -> int:

@@ -77,14 +77,15 @@ def describe(status: int) -> str:
 class LocalPlacement:
     """Processes on this machine, never forked: MLX, Metal and llguidance threads do not survive a fork.
 
-    The children stay in the process group of `pomona serve`, so that a kill of the group ends them all. The terminal's
-    Ctrl-C and hang-up reach them too; they ignore these, because the supervisor stops them in order. Their stdin is
-    the lifeline.
+    The children stay in the process group of `pomona serve`, so that a kill of the group ends them all. Signals
+    that ask the group to end reach them too; they ignore these, because the supervisor stops them in order. Their
+    stdin is the lifeline.
     """
 
     def start(self, spec: ActorSpec) -> LocalHandle:
-        # Until the child has settled its signals, a Ctrl-C would end it with a traceback: it starts with them blocked.
-        blocked = {signal.SIGINT, signal.SIGHUP}
+        # Until the child has settled its signals they would end it, a Ctrl-C with a traceback: it starts with them
+        # blocked.
+        blocked = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
             process = subprocess.Popen(
