@@ -66,11 +66,10 @@ def config_from(gguf: GgufFile, dtype: str) -> dict[str, Json]:
 
 def end_ids(gguf: GgufFile) -> list[int]:
     """Every token that ends an answer: what the metadata names, and control tokens known as ends of a turn."""
-    ids = [gguf.token_id(name) for name in ("eos", "eot", "eom")]
-    kinds = gguf.array("tokenizer.ggml.token_type")
-    tokens = gguf.strings("tokenizer.ggml.tokens")
-    ids += [tokens.index(text) for text in END_OF_TURN if text in tokens]
-    return sorted({i for i in ids if i is not None and (i >= len(kinds) or kinds[i] == CONTROL)})
+    named = [gguf.token_id(name) for name in ("eos", "eot", "eom")]
+    typed = zip(gguf.strings("tokenizer.ggml.tokens"), gguf.array("tokenizer.ggml.token_type"), strict=False)
+    known = [i for i, (token, kind) in enumerate(typed) if kind == CONTROL and token in END_OF_TURN]
+    return sorted({*known, *(i for i in named if i is not None)})
 
 
 def _gemma3(gguf: GgufFile, hidden: int, heads: int) -> dict[str, Json]:

@@ -168,7 +168,7 @@ def implied_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tupl
 def _add_tokens(gguf: GgufFile, tokens: list[str], tokenizer: Tokenizer) -> None:
     """Makes control and user-defined tokens whole wherever they appear in a text."""
     typed = list(zip(tokens, gguf.array("tokenizer.ggml.token_type"), strict=False))
-    special = [AddedToken(token, normalized=False, special=True) for token, kind in typed if kind == CONTROL]
-    plain = [AddedToken(token, normalized=False, special=False) for token, kind in typed if kind == USER_DEFINED]
+    special = [AddedToken(token, normalized=False) for token, kind in typed if kind == CONTROL]
+    plain = [AddedToken(token, normalized=False) for token, kind in typed if kind == USER_DEFINED]
     tokenizer.add_special_tokens(special)
     tokenizer.add_tokens(plain)

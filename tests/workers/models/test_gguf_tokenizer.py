@@ -6,6 +6,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from pomona.workers.models.error import ModelError
+from pomona.workers.models.gguf_config import end_ids
 from pomona.workers.models.gguf_file import GgufFile
 from pomona.workers.models.gguf_tokenizer import implied_merges, tokenizer_config_from, tokenizer_from
 
@@ -30,6 +31,7 @@ def written(tmp_path: Path) -> Write:
         merges: Sequence[str] = (),
         scores: Sequence[float] = (),
         bos: int | None = None,
+        eos: int | None = None,
         add_bos: bool | None = None,
         space_prefix: bool | None = None,
     ) -> GgufFile:
@@ -44,6 +46,8 @@ def written(tmp_path: Path) -> Write:
             writer.add_token_scores(scores)
         if bos is not None:
             writer.add_bos_token_id(bos)
+        if eos is not None:
+            writer.add_eos_token_id(eos)
         if add_bos is not None:
             writer.add_add_bos_token(add_bos)
         if space_prefix is not None:
@@ -136,6 +140,12 @@ def test_the_configuration_names_the_special_tokens_it_knows(written: Write) -> 
         "model_max_length": 512,
         "bos_token": "<s>",
     }
+
+
+def test_answers_end_at_what_the_metadata_names_and_at_known_control_tokens(written: Write) -> None:
+    vocabulary = [("</s>", NORMAL), ("<|im_end|>", CONTROL), ("<|eot_id|>", NORMAL), *ALPHABET]
+    assert end_ids(written("gpt2", vocabulary, eos=0)) == [0, 1]
+    assert end_ids(written("gpt2", vocabulary)) == [1]
 
 
 def test_implied_merges_put_better_tokens_first() -> None:
