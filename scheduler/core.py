@@ -95,7 +95,6 @@ class Core:
         for gateway in tuple(self.state.gateways):
             if self._is_gone(gateway):
                 self._forget(gateway, now)
-        self._condemned = {peer for peer in self._condemned if not self._is_gone(peer)}
         for model in self.state.models.values():
             model.failure = _failure([actor for actor in roster.actors if actor.model == model.id])
         self._announce()

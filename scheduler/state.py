@@ -84,7 +84,7 @@ class State:
     def register(self, peer: Peer, ready: WorkerReady, now: float) -> Worker:
         """Take a worker in; its former incarnation, or its former self, must have been removed."""
         model = self.models.setdefault(ready.model, Model(ready.model))
-        model.context, model.failure = ready.context, None
+        model.context = ready.context
         worker = self.workers[peer] = Worker(peer, ready.model, ready.max_running, ready.context, now)
         return worker
 

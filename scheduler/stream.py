@@ -28,6 +28,7 @@ class TokenStream:
     """
 
     def __init__(self, request: Request, cancel: Callable[[RequestId], None]) -> None:
+        """`cancel` does nothing for a request that has ended."""
         self.request = request
         self.prefilled = 0
         """Prompt tokens done, as far as the worker told."""
@@ -75,5 +76,4 @@ class TokenStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.ended:
-            self._cancel(self.id)
+        self._cancel(self.id)

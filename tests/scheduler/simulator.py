@@ -388,3 +388,4 @@ def check(state: State) -> None:
     for worker in state.workers.values():
         assert len(worker.held) <= worker.max_running
         assert all(job.worker == worker.peer for job in worker.held.values())
+        assert set(worker.prefilled) <= set(worker.held)

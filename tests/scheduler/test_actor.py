@@ -243,6 +243,23 @@ async def test_a_silent_worker_is_killed_and_its_requests_run_elsewhere() -> Non
         assert_whole(await whole(stream), stream.request)
 
 
+async def test_a_worker_that_vanished_is_found_out_by_the_next_message_to_it() -> None:
+    async with System() as system:
+        gateway, worker = await started(system)
+        other = await system.worker("worker:m:1", max_running=1000)
+        other.go()
+        await until(lambda: gateway.client.models[0].workers == 2)
+        system.workers.remove(worker)
+        await worker.die()  # and the supervisor has not noticed yet
+        streams: list[TokenStream] = []
+        while not system.kills():
+            streams.append(gateway.client.submit(request(f"r{len(streams)}")))
+            await gauges(gateway)
+        assert (system.kills()[0].name, system.kills()[0].incarnation) == ("worker:m", 0)
+        for stream in streams:
+            assert_whole(await whole(stream), stream.request)
+
+
 async def test_a_worker_that_loses_an_event_is_told_to_run_the_request_again() -> None:
     async with System() as system:
         gateway, worker = await started(system)

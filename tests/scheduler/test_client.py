@@ -245,6 +245,13 @@ async def test_a_scheduler_that_stays_away_makes_requests_unavailable(hasty: Sta
         await tokens(stream)
 
 
+async def test_a_request_that_was_given_up_is_cancelled_in_case_it_arrived(hasty: Stage) -> None:
+    await hasty.roster(0)
+    with pytest.raises(Rejected, match="has not answered"):
+        await tokens(hasty.client.submit(request("a")))
+    await hasty.hears(GatewayHello(), Submit(request("a")), CancelRequest(A))
+
+
 async def test_an_answering_scheduler_may_take_its_time(hasty: Stage) -> None:
     await hasty.roster(0)
     stream = hasty.client.submit(request("a", max_tokens=1))

@@ -90,6 +90,7 @@ def test_peers_that_the_supervisor_declared_dead_are_not_taken_in() -> None:
     desk.roster((G, "dead"), (Peer("worker:m", 1), "starting"))
     assert desk.hear(G, GatewayHello()) == []
     assert desk.hear(W, READY) == []
+    assert not desk.core.state.workers
     assert desk.hear(Peer("gateway", 1), GatewayHello())
     desk.hear(Peer("worker:m", 1), READY)
     assert list(desk.core.state.workers) == [Peer("worker:m", 1)]
@@ -127,7 +128,7 @@ def test_a_cancel_is_acknowledged_once_the_worker_dropped_it() -> None:
     running(desk)
     assert desk.hear(G, CancelRequest(A), CancelRequest(A)) == [(W, Cancel(A))]
     assert desk.hear(W, Stepped((event(request("a"), 0, 1),), WorkerStats(), {A: 1})) == []
-    assert desk.stats().running == 1
+    assert desk.stats().running == 1  # its worker has yet to answer
     assert desk.hear(W, Dropped(A)) == [(G, Cancelled(A))]
     assert desk.hear(G, CancelRequest(A)) == [(G, Cancelled(A))]
     assert (desk.stats().running, desk.stats().cancelled) == (0, 1)
@@ -226,6 +227,25 @@ def test_a_worker_that_sends_the_same_progress_again_makes_none() -> None:
     assert [kill.name for kill in desk.core.outbox.take_kills()] == ["worker:m"]
     assert desk.hear(W, READY) == []
     assert not desk.core.state.workers
+
+
+def test_what_a_silent_worker_held_goes_to_a_free_replica_at_once() -> None:
+    desk = Desk(progress_timeout_s=10)
+    running(desk)
+    desk.hear(X, READY)
+    desk.now = 10.0
+    assert (X, Assign(request("a"))) in desk.said()
+
+
+def test_a_request_that_ran_for_long_waits_as_patiently_as_a_new_one() -> None:
+    desk = Desk(max_waiting_s=10, progress_timeout_s=1000)
+    running(desk)
+    desk.now = 100.0
+    desk.roster((W, "dead"))
+    desk.now = 109.0
+    assert desk.said() == []
+    desk.now = 110.0
+    assert [type(message) for _, message in desk.said()] == [Refused]
 
 
 def test_a_worker_that_prefills_on_is_left_alone() -> None:
