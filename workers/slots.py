@@ -126,11 +126,16 @@ class SlotCache:
             return
         if self.keys is None or self.values is None:
             return
-        for target, source in enumerate(order):
-            if target != source:
-                length = self.shared.lengths[source]
-                self.keys[target, :, :length] = self.keys[source, :, :length]
-                self.values[target, :, :length] = self.values[source, :, :length]
+        self._reserve(len(order), 0, self.keys, self.values)
+        moved = [
+            (target, length, self.keys[source, :, :length], self.values[source, :, :length])
+            for target, source in enumerate(order)
+            # A row that holds nothing may have no slot yet.
+            if target != source and (length := self.shared.lengths[source])
+        ]
+        for target, length, keys, values in moved:
+            self.keys[target, :, :length] = keys
+            self.values[target, :, :length] = values
 
     def extract(self, index: int) -> KVCache:
         """One row as mlx-lm's own cache: a copy."""
