@@ -34,12 +34,15 @@ MAX_QUARANTINE_BYTES = 256 * 1024**2
 class CacheActor:
     """One for each machine; it never touches the payload of a block."""
 
-    def __init__(self, spec: ActorSpec, config: Config, files: BlockFiles | None = None) -> None:
-        """`files` defaults to the folder that the configuration names."""
+    def __init__(
+        self, spec: ActorSpec, config: Config, files: BlockFiles | None = None, tick_s: float = TICK_S
+    ) -> None:
+        """`files` defaults to the folder that the configuration names; housekeeping is done every `tick_s` seconds."""
         if not config.cache_folder:
             raise ActorFailure("no folder for stored KV is configured; set cache.folder")
         quarantine = min(MAX_QUARANTINE_BYTES, config.cache.max_bytes // QUARANTINE_SHARE)
         self._config = config
+        self._tick_s = tick_s
         self._service = CacheService(
             files or BlockFolder(Path(config.cache_folder), quarantine), config.cache, spec.incarnation
         )
@@ -56,7 +59,7 @@ class CacheActor:
             service.close(now())
 
     def _serve(self, mailbox: Mailbox, hub: Hub[WorkerToCache]) -> None:
-        service, next_tick, deadline = self._service, now() + TICK_S, float("inf")
+        service, next_tick, deadline = self._service, now() + self._tick_s, float("inf")
         while True:
             mailbox.wait(max(0.0, min(next_tick, deadline) - now()))
             if mailbox.poll_control():
@@ -66,7 +69,7 @@ class CacheActor:
             self._answer(hub, mailbox.roster)
             if now() >= next_tick:
                 service.tick(now(), time.time())
-                next_tick = now() + TICK_S
+                next_tick = now() + self._tick_s
             if mailbox.stopping is not None:
                 deadline = min(deadline, now() + mailbox.stopping.grace_s / 2)
                 if service.stop_writes() or now() >= deadline:

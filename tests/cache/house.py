@@ -10,7 +10,7 @@ from typing import Self
 
 import zmq
 
-from pomona.cache.actor import CacheActor
+from pomona.cache.actor import TICK_S, CacheActor
 from pomona.cache.client import CacheClient
 from pomona.cache.disk import BlockFiles
 from pomona.config import CacheConfig, Config
@@ -38,10 +38,13 @@ def until(done: Callable[[], bool], what: str) -> None:
 class CacheHouse:
     """Start and stop the actor at will; the folder and the sockets' folder stay."""
 
-    def __init__(self, folder: Path, files: BlockFiles | None = None, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, files: BlockFiles | None = None, tick_s: float = TICK_S, **settings: object
+    ) -> None:
         self.runtime = Path(tempfile.mkdtemp(prefix="pomona-"))  # short, since socket paths are bounded
         self.config = cache_config(folder, self.runtime, **settings)
         self.files = files
+        self.tick_s = tick_s
         self.incarnation = 0
         self.workers: tuple[ActorStatus, ...] = (worker_status("worker:m", 1),)
         self.detail = ""
@@ -79,7 +82,7 @@ class CacheHouse:
     def _run(self, spec: ActorSpec) -> None:
         try:
             with Mailbox(Peer(spec.name, spec.incarnation), spec.control) as mailbox:
-                CacheActor(spec, spec.config, self.files).run(mailbox)
+                CacheActor(spec, spec.config, self.files, self.tick_s).run(mailbox)
         except BaseException as error:
             self._errors.append(error)
             raise

@@ -191,6 +191,14 @@ def test_a_second_server_on_the_same_folder_serves_without_it(house: CacheHouse,
         put(client, 1)
 
 
+def test_housekeeping_goes_on_while_nobody_asks(tmp_path: Path) -> None:
+    with CacheHouse(tmp_path / "kv", tick_s=0.01):
+        stray = tmp_path / "kv/tmp/stray"
+        stray.write_bytes(b"half")
+        os.utime(stray, (0, 0))
+        until(lambda: not stray.exists(), "the sweep")
+
+
 def test_no_folder_is_a_mistake_that_is_named(house: CacheHouse) -> None:
     config = replace(house.config, cache_folder="")
     with pytest.raises(ActorFailure, match=r"set cache\.folder"):
