@@ -142,15 +142,15 @@ class Engine:
                 self._waiting.remove(row)
                 events.append(row.replayed())
                 continue
+            if self._held() >= self.max_running:
+                continue
             twin = next((prefill for prefill in self._prefills if prefill.serves(row)), None)
-            if twin is not None and self._batch.width_limit != 1:
+            if twin is not None:
                 twin.attach(row)
-            elif self._held() < self.max_running:
+            else:
                 prefill = Prefill(self._model, row, self._prefixes)
                 self.meter.restored(prefill.restored)
                 self._prefills.append(prefill)
-            else:
-                continue
             self._waiting.remove(row)
         return events
 
