@@ -45,6 +45,10 @@ class Drawn(NamedTuple):
     rows: list[Row]
     draws: Draws
 
+    def finite(self, row: Row) -> bool:
+        """False if the row's logits were not; waits for them."""
+        return all(bool(self.draws.finite[index].item()) for index, each in enumerate(self.rows) if each is row)
+
 
 class Engine:
     """Runs requests of one model. `step` does what is due and returns the events; nothing else advances time.
@@ -94,7 +98,7 @@ class Engine:
         for prefill in ended:
             prefill.store()
         if any(other is row for other in self._batch.rows):
-            self._retire([row])
+            self._retire([row], self._drawn)
         return row.usage()
 
     def clear(self) -> None:
@@ -164,7 +168,7 @@ class Engine:
         drawn, self._drawn = self._drawn, None
         if drawn is not None:
             # A row whose drawn token is its last needs no further forward.
-            self._retire([row for row in drawn.rows if row.finish is None and row.remaining == 1])
+            self._retire([row for row in drawn.rows if row.finish is None and row.remaining == 1], drawn)
         rows = list(self._batch.rows)
         logits = self._batch.forward() if rows else None
         if logits is not None:
@@ -202,12 +206,17 @@ class Engine:
                 )
         return events
 
-    def _retire(self, rows: Sequence[Row]) -> list[int]:
-        """Take rows out of the batch; whole blocks of what they hold are stored unless they failed."""
+    def _retire(self, rows: Sequence[Row], drawn: Drawn | None = None) -> list[int]:
+        """Take rows out of the batch; whole blocks of what they hold are stored unless they failed.
+
+        `drawn` is what they drew and did not commit: what it tells of their logits counts as well.
+        """
         for row in rows:
-            failed = row.finish is not None and row.finish.reason == "error"
             held = self._batch.length_of(row)
-            if not failed and self._prefixes.wants(row.stored, held):
+            if not self._prefixes.wants(row.stored, held):
+                continue
+            failed = row.finish is not None and row.finish.reason == "error"
+            if not failed and (drawn is None or drawn.finite(row)):
                 self._prefixes.store(row.tokens[:held], row.request.cache_salt, self._batch.extract(row), row.stored)
         return self._batch.leave(rows)
 

@@ -33,6 +33,22 @@ class Poisoned(Faulty):
         return mx.where((inputs == self.token)[..., None], mx.nan, logits)
 
 
+class PoisonedAt:
+    """Gives NaN for what follows the token at a place of each row, counted from 0."""
+
+    def __init__(self, model: Any, place: int) -> None:
+        self._model = model
+        self.place = place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, inputs: mx.array, cache: Any) -> Any:
+        first = mx.array(cache[0].offset).reshape(-1, 1)
+        logits = self._model(inputs, cache=cache)
+        return mx.where((first + mx.arange(inputs.shape[1]) == self.place)[..., None], mx.nan, logits)
+
+
 class Watched:
     """Remembers how many tokens each forward took."""
 

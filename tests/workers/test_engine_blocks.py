@@ -1,0 +1,129 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+
+from pomona.cache.client import CacheClient
+from pomona.cache.keys import Fingerprint
+from pomona.runtime.mailbox import Peer
+from pomona.workers.engine import Engine
+from pomona.workers.messages import RequestId, Usage
+from pomona.workers.prefix import PrefixStore, layout_of
+from tests.cache.house import DEADLINE_S, CacheHouse, until
+from tests.workers.engines import ask, make_engine, run, solo, steps, tiny, words
+from tests.workers.faulty_models import PoisonedAt
+
+BLOCK = 16
+PROMPT = words(1, 20)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[CacheHouse]:
+    with CacheHouse(tmp_path / "kv") as house:
+        yield house
+
+
+@contextmanager
+def engine_of(house: CacheHouse, name: str = "worker:m", model: Any = None) -> Iterator[Engine]:
+    """An engine whose blocks go to the house, under a worker's name of its own."""
+    caches = make_prompt_cache(tiny().model)
+    tiny().model(mx.array([[1]]), cache=caches)
+    layout = layout_of(caches)
+    assert layout is not None
+    client = CacheClient(house.config.cache_endpoint, Peer(name, 1), timeout_s=DEADLINE_S)
+    store = PrefixStore(client, Fingerprint("w", "t", layout, BLOCK).root, layout, BLOCK)
+    store.on_roster(house.roster())
+    try:
+        yield make_engine(tiny(), model=model, prefixes=store)
+    finally:
+        store.close(DEADLINE_S)
+
+
+def stored(engine: Engine, blocks: int) -> None:
+    """Wait for so many; that there are no more is seen once the engine's store is closed."""
+    until(lambda: engine.stats().stored_blocks + engine.stats().dropped_blocks >= blocks, f"{blocks} blocks")
+    assert (engine.stats().stored_blocks, engine.stats().dropped_blocks) == (blocks, 0)
+
+
+def test_prompt_and_answer_are_restored_for_the_next_turn(house: CacheHouse) -> None:
+    with engine_of(house) as engine:
+        first = run(engine, [ask("a", PROMPT, max_tokens=30, ignore_eos=True)])["a"]
+        stored(engine, 3)  # 20 prompt and 29 answer tokens
+        turn = ask("b", (*PROMPT, *first.tokens, *words(2, 5)), max_tokens=6)
+        second = run(engine, [turn])["b"]
+        assert second == solo(tiny(), turn)
+        assert second.finish is not None
+        assert second.finish.usage == Usage(55, len(second.tokens), 48)
+        assert engine.stats().cached_tokens == 48
+        assert engine.stats().prompt_tokens == 19 + 6
+
+
+def test_identical_prompts_and_resumed_requests_count_no_more_cached_than_prompt_tokens(house: CacheHouse) -> None:
+    with engine_of(house) as engine:
+        whole = ask("a", PROMPT, max_tokens=30, ignore_eos=True)
+        first = run(engine, [whole])["a"]
+        stored(engine, 3)
+        resumed = ask("b", PROMPT, max_tokens=30, ignore_eos=True, committed=first.tokens[:28])
+        outcomes = run(engine, [resumed, ask("twin", PROMPT), ask("other twin", PROMPT)])
+        assert outcomes["b"].tokens == first.tokens
+        cached = {name: outcome.finish.usage.cached_tokens for name, outcome in outcomes.items() if outcome.finish}
+        assert cached == {"b": 20, "twin": 16, "other twin": 19}
+
+
+def test_what_a_cancelled_prefill_had_computed_is_kept(house: CacheHouse) -> None:
+    with engine_of(house) as engine:
+        engine.assign(ask("a", words(3, 200)))
+        while engine.progress().get(RequestId("a"), 0) < 64:
+            engine.step()
+        engine.cancel(RequestId("a"))
+    stored(engine, 4)
+
+
+@pytest.mark.parametrize("end", ["cancel", "stop", "length"])
+def test_what_an_ended_row_holds_is_kept(house: CacheHouse, end: str) -> None:
+    with engine_of(house) as engine:
+        free = ask("a", PROMPT, max_tokens=40, ignore_eos=True)
+        tokens = solo(tiny(), free).tokens
+        fourteenth = tokens[13]
+        if end == "stop" and fourteenth in tokens[:13]:
+            pytest.fail("choose another prompt: the stop token comes too early")
+        engine.assign(
+            ask(
+                "a",
+                PROMPT,
+                max_tokens=14 if end == "length" else 40,
+                ignore_eos=True,
+                stop_token_ids=(fourteenth,) if end == "stop" else (),
+            )
+        )
+        count = 0
+        for events in steps(engine):
+            count += sum(len(event.tokens) for event in events)
+            if count == 14 and end == "cancel":
+                engine.cancel(RequestId("a"))
+    stored(engine, 2)
+
+
+@pytest.mark.parametrize("max_tokens", [14, 40])
+def test_blocks_of_a_row_whose_logits_are_not_finite_are_not_stored(house: CacheHouse, max_tokens: int) -> None:
+    with engine_of(house, model=PoisonedAt(tiny().model, 32)) as engine:
+        outcome = run(engine, [ask("a", PROMPT, max_tokens=max_tokens, ignore_eos=True)])["a"]
+        assert len(outcome.tokens) == 13
+        assert outcome.finish is not None
+        assert outcome.finish.reason == "error"
+    stored(engine, 1)  # of the prompt, whose own logits were finite
+
+
+def test_a_cancelled_row_whose_next_logits_are_not_finite_is_not_stored(house: CacheHouse) -> None:
+    with engine_of(house, model=PoisonedAt(tiny().model, 32)) as engine:
+        engine.assign(ask("a", PROMPT, max_tokens=40, ignore_eos=True))
+        count = 0
+        for events in steps(engine):
+            count += sum(len(event.tokens) for event in events)
+            if count == 13:
+                engine.cancel(RequestId("a"))
+    stored(engine, 1)
