@@ -10,7 +10,7 @@ class LoneCache:
     """A plain KV cache without `merge`."""
 
     def __init__(self) -> None:
-        self._own = KVCache()
+        self._own: Any = KVCache()  # type: ignore[no-untyped-call]
 
     @property
     def offset(self) -> int:

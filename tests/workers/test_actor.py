@@ -190,7 +190,7 @@ def test_requests_are_served_as_the_engine_serves_them(bench: Bench) -> None:
 
 def test_each_step_tells_of_prefill_and_of_the_workers_state(bench: Bench) -> None:
     bench.tell(Assign(ask("r", words(1, 200), max_tokens=2, ignore_eos=True)))
-    steps = []
+    steps: list[Stepped] = []
     while not steps or not any(event.finish for event in steps[-1].events):
         message = bench.listen()
         assert isinstance(message, Stepped)

@@ -41,8 +41,8 @@ class Bench:
             own = self.loaded.model(mx.array([[row.last_token]]), cache=self.alone[row.request.id])[0, -1]
             assert mx.allclose(logits[index], own, atol=CLOSE, rtol=0).item(), row.request.id
         tokens = mx.argmax(logits, axis=-1).astype(mx.int32)
-        for row, token in zip(self.batch.rows, tokens.tolist(), strict=True):  # type: ignore[arg-type]
-            row.commit(token)
+        for index, row in enumerate(self.batch.rows):
+            row.commit(int(tokens[index]))
         self.batch.inputs = tokens
 
     def names(self) -> list[str]:

@@ -194,7 +194,7 @@ def test_an_error_or_a_cancel_stays_one_whatever_was_withheld() -> None:
     for reason in ("error", "cancelled"):
         live = row(stop=("\ufffd",))
         feed(live, (APPLE[0],))
-        last = live.end(reason, "why")  # type: ignore[arg-type]
+        last = live.end(reason, "why")
         assert last.finish is not None
         assert (last.finish.reason, last.finish.message, last.finish.stop_text) == (reason, "why", None)
 

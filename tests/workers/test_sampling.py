@@ -27,7 +27,7 @@ def rows_of(laws: Sequence[Sampling], *, position: int = 0) -> list[RowLaw]:
 def drawn(logits: Logits | Sequence[Sequence[float]], rows: Sequence[RowLaw]) -> list[int]:
     tokens = draw(mx.array(np.array(logits, dtype=np.float32)), rows).tokens
     assert tokens.dtype == mx.int32
-    return [int(token) for token in tokens]  # type: ignore[arg-type]
+    return [int(token) for token in tokens]
 
 
 def one(logits: Sequence[float], sampling: Sampling, *, position: int = 0) -> int:
@@ -304,7 +304,9 @@ def test_a_number_on_a_border_belongs_to_the_token_behind_it() -> None:
     numbers = {seed: float(np.float32(uniform(seed, 0, Purpose.SAMPLE))) for seed in range(8000)}
     seeds = [seed for seed, value in numbers.items() if (value * vocabulary).is_integer()]
     assert len(seeds) > 2
-    tokens = drawn(np.zeros((len(seeds), vocabulary)), rows_of([Sampling(seed=seed) for seed in seeds]))
+    tokens = drawn(
+        np.zeros((len(seeds), vocabulary), dtype=np.float32), rows_of([Sampling(seed=seed) for seed in seeds])
+    )
     assert tokens == [int(numbers[seed] * vocabulary) for seed in seeds]
 
 
@@ -328,7 +330,7 @@ def test_a_row_that_is_not_finite_is_flagged_and_leaves_the_others_alone(bad: fl
     assert poisoned.finite.tolist() == [True, True, False, True, True, True]
     for index in (0, 1, 3, 4, 5):
         assert fields(poisoned, index) == fields(clean, index)
-    assert 0 <= int(poisoned.tokens[2]) < VOCABULARY  # type: ignore[arg-type]  # goes through the next forward
+    assert 0 <= int(poisoned.tokens[2]) < VOCABULARY  # goes through the next forward
 
 
 def test_logprobs_are_of_the_raw_distribution_sorted_from_the_top() -> None:
@@ -345,7 +347,7 @@ def test_logprobs_are_of_the_raw_distribution_sorted_from_the_top() -> None:
         order = np.argsort(-raw)[:5]
         assert draws.top_tokens[index].tolist() == order.tolist()
         assert np.array(draws.top_logprobs[index]) == pytest.approx(raw[order], abs=1e-5)
-        assert float(draws.chosen[index]) == pytest.approx(raw[4], abs=1e-5)  # type: ignore[arg-type]
+        assert float(draws.chosen[index]) == pytest.approx(raw[4], abs=1e-5)
 
 
 def test_equal_logprobs_are_listed_by_id_and_no_more_than_there_are() -> None:

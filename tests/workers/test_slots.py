@@ -105,6 +105,22 @@ def test_buffers_grow_in_steps_and_keep_what_they_hold() -> None:
     assert slots.caches[0].nbytes == 2 * slots.buffers()[0].nbytes
 
 
+def test_a_short_row_joins_a_long_one() -> None:
+    source, slots = random.Random(9), Slots()
+    slots.join(words(1, STEP + 40))
+    slots.join(words(2, 5))
+    assert {buffer.shape[::2] for buffer in slots.buffers()} == {(2, 2 * STEP)}
+    slots.step(source)
+
+
+def test_a_row_may_move_behind_one_that_holds_nothing_yet() -> None:
+    source, slots = random.Random(10), Slots()
+    slots.join(words(1, 5))
+    slots.join(())
+    slots.keep([1, 0])
+    slots.step(source)
+
+
 def test_buffers_are_freed_when_all_have_left_and_not_before() -> None:
     source, slots = random.Random(7), Slots()
     slots.join(words(1, 5))
@@ -161,6 +177,10 @@ def test_a_row_taken_out_is_a_copy_of_what_it_would_hold_alone() -> None:
         mx.eval(held)
         for own, other in zip(taken, solo.caches, strict=True):
             assert own.offset == other.offset
+            assert own.keys is not None
+            assert own.values is not None
+            assert other.keys is not None
+            assert other.values is not None
             assert mx.allclose(own.keys, other.keys[:, :, : other.offset], atol=CLOSE).item()
             assert mx.allclose(own.values, other.values[:, :, : other.offset], atol=CLOSE).item()
     copy = slots.caches[0].extract(0)
