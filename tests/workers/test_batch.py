@@ -9,7 +9,7 @@ from pomona.workers.row import Row
 from pomona.workers.slots import SlotCache
 from tests.support.tiny_model import FAMILIES
 from tests.workers.engines import ask, tiny, words
-from tests.workers.lone_cache import LoneCaches
+from tests.workers.lone_cache import LoneCache, LoneCaches
 
 CLOSE = 1e-4
 
@@ -136,4 +136,5 @@ def test_a_model_whose_caches_have_no_batch_form_takes_one_row() -> None:
     model = LoneCaches(tiny().model)
     assert batchable(make_prompt_cache(tiny().model))
     assert not batchable(make_prompt_cache(model))
+    assert not batchable([*make_prompt_cache(tiny().model), LoneCache()])
     assert (Batch(tiny().model).width_limit, Batch(model).width_limit) == (None, 1)

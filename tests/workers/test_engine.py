@@ -148,15 +148,33 @@ def test_a_cancel_takes_effect_at_once_and_leaves_the_others_alone(
     assert held(engine) == (0, 0, 0, 0)
 
 
-def test_a_cancel_of_the_only_row_leaves_nothing() -> None:
-    for after in range(5):
+def test_a_cancel_of_the_only_row_leaves_nothing_whenever_it_comes() -> None:
+    for after in range(12):
         engine = make_engine(tiny())
-        engine.assign(ask("r", prompt(1, 20)))
-        for _ in range(after):
-            engine.step()
-        assert engine.cancel(RequestId("r")) is not None
+        engine.assign(ask("r", prompt(1, 20), max_tokens=4, ignore_eos=True))
+        told = [event for _ in range(after) for event in engine.step()]
+        ended = any(event.finish for event in told)
+        assert (engine.cancel(RequestId("r")) is None) is ended
         assert held(engine) == (0, 0, 0, 0)
         assert [event for events in steps(engine) for event in events] == []
+    assert ended
+
+
+def test_a_cancel_at_any_step_leaves_the_others_alone() -> None:
+    others = [ask(f"o{seed}", prompt(seed, 9 * seed), max_tokens=12, ignore_eos=True) for seed in (1, 2)]
+    alone = {request.id: solo(tiny(), request) for request in others}
+    for after in range(20):
+        engine = make_engine(tiny())
+        outcomes = {request.id: Outcome() for request in others}
+        for request in (others[0], ask("victim", prompt(3, 30), max_tokens=9, ignore_eos=True), others[1]):
+            engine.assign(request)
+        for step, events in enumerate(steps(engine)):
+            for event in events:
+                if event.id != "victim":
+                    outcomes[event.id].take(event)
+            if step == after:
+                engine.cancel(RequestId("victim"))
+        assert outcomes == alone
 
 
 def test_a_cancel_of_an_unknown_or_ended_request_is_none() -> None:
