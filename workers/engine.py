@@ -18,7 +18,7 @@ from pomona.workers.messages import (
     WorkerStats,
 )
 from pomona.workers.meter import Meter
-from pomona.workers.prefill import Prefill, without
+from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore
 from pomona.workers.row import Row
 from pomona.workers.sampling import Draws, draw
@@ -27,7 +27,9 @@ from pomona.workers.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 SMALLEST_CHUNK = 16
-"""Prompt tokens of a prefill chunk under the tightest budget."""
+"""Prompt tokens of a step's first prefill chunk under the tightest budget."""
+WORTHWHILE_CHUNK = 64
+"""Prompt tokens below which a further chunk in the same step waits for the next, unless it ends its prompt."""
 
 
 class EngineLimits(NamedTuple):
@@ -97,22 +99,27 @@ class Engine:
         self._prefills, ended = without(self._prefills, row)
         for prefill in ended:
             prefill.store()
+            prefill.remember()
         if any(other is row for other in self._batch.rows):
             self._retire([row], self._drawn)
         return row.usage()
 
     def clear(self) -> None:
-        """Drop everything."""
-        self._batch.leave(self._batch.rows)
+        """Drop everything; what was computed stays stored, so that the same requests go on from there."""
+        for prefill in self._prefills:
+            prefill.store()
+            prefill.remember()
+        self._retire(list(self._batch.rows), self._drawn)
         self._prefills, self._waiting, self._drawn = [], [], None
 
     def _find(self, request_id: RequestId) -> Row | None:
         held = [*self._waiting, *(row for prefill in self._prefills for row in prefill.rows), *self._batch.rows]
         return next((row for row in held if row.request.id == request_id), None)
 
-    def forget_counts(self) -> None:
-        """Start counting anew; the measured prefill rate stays."""
+    def settle(self) -> None:
+        """After the warm-up: count anew and forget its prompts; the measured costs stay."""
         self.meter.reset()
+        self._prefixes.forget()
 
     def progress(self) -> dict[RequestId, int]:
         """Prompt tokens done, for each request in prefill."""
@@ -152,9 +159,7 @@ class Engine:
             if twin is not None:
                 twin.attach(row)
             else:
-                prefill = Prefill(self._model, row, self._prefixes)
-                self.meter.restored(prefill.restored)
-                self._prefills.append(prefill)
+                self._prefills.append(Prefill(self._model, row, self._prefixes))
             self._waiting.remove(row)
         return events
 
@@ -207,7 +212,7 @@ class Engine:
         return events
 
     def _retire(self, rows: Sequence[Row], drawn: Drawn | None = None) -> list[int]:
-        """Take rows out of the batch; whole blocks of what they hold are stored unless they failed.
+        """Take rows out of the batch; what they hold is stored unless they failed.
 
         `drawn` is what they drew and did not commit: what it tells of their logits counts as well.
         """
@@ -217,7 +222,9 @@ class Engine:
                 continue
             failed = row.finish is not None and row.finish.reason == "error"
             if not failed and (drawn is None or drawn.finite(row)):
-                self._prefixes.store(row.tokens[:held], row.request.cache_salt, self._batch.extract(row), row.stored)
+                tokens, salt, caches = row.tokens[:held], row.request.cache_salt, self._batch.extract(row)
+                self._prefixes.store(tokens, salt, caches, row.stored)
+                self._prefixes.remember(tokens, salt, caches)
         return self._batch.leave(rows)
 
     # prefill
@@ -227,22 +234,39 @@ class Engine:
             mx.eval(self._drawn.draws.tokens)  # so that the chunk's time is its own
         events: list[TokenEvent] = []
         deadline = now() + self._limits.stall_s
-        budget = max(SMALLEST_CHUNK, int(self.meter.prefill_rate * self._limits.stall_s))
-        while self._prefills and budget >= SMALLEST_CHUNK:
-            events += self._advance(self._prefills[0], min(self._limits.prefill_chunk, budget))
-            budget = int(self.meter.prefill_rate * (deadline - now()))
+        tokens = min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, self._affordable(deadline)))
+        enough = 0  # the first chunk is computed in any case: prefill always goes forward
+        while self._prefills and tokens >= min(self._prefills[0].left, enough):
+            for prefill in self._prefills:
+                self.meter.restored(prefill.begin())
+            events += self._advance(plan_chunk(self._prefills, tokens))
+            tokens, enough = self._affordable(deadline), WORTHWHILE_CHUNK
         return events
 
-    def _advance(self, prefill: Prefill, tokens: int) -> list[TokenEvent]:
+    def _affordable(self, deadline: float) -> int:
+        return min(self._limits.prefill_chunk, self.meter.prefill_cost.tokens_within(deadline - now()))
+
+    def _advance(self, parts: Sequence[Part]) -> list[TokenEvent]:
         begin = now()
         try:
-            computed = prefill.advance(tokens)
+            padded = run_chunk(self._model, parts)
         except (RuntimeError, ValueError, MemoryError) as error:
-            log.error("prefill failed: request=%s error=%s", prefill.rows[0].request.id, error)
-            self._prefills.remove(prefill)
-            return [row.end("error", f"prefill failed: {error}") for row in prefill.rows]
-        self.meter.prefilled(computed, now() - begin)
-        return [] if prefill.left else self._finish_prefill(prefill)
+            return self._drop_failed(parts, error)
+        self.meter.prefilled(sum(part.tokens for part in parts), padded, now() - begin)
+        events: list[TokenEvent] = []
+        for prefill, _ in parts:
+            if not prefill.left:
+                events += self._finish_prefill(prefill)
+        return events
+
+    def _drop_failed(self, parts: Sequence[Part], error: Exception) -> list[TokenEvent]:
+        """One prompt alone fails; several that failed together are tried again one by one."""
+        if len(parts) > 1:
+            return [event for part in parts for event in self._advance([part])]
+        (prefill, _) = parts[0]
+        log.error("prefill failed: request=%s error=%s", prefill.rows[0].request.id, error)
+        self._prefills.remove(prefill)
+        return [row.end("error", f"prefill failed: {error}") for row in prefill.rows]
 
     def _finish_prefill(self, prefill: Prefill) -> list[TokenEvent]:
         prefill.store()
@@ -253,6 +277,7 @@ class Engine:
             else:
                 self._batch.join(row, prefill.caches)
         self._prefills.remove(prefill)
+        prefill.remember()
         return events
 
 

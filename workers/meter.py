@@ -1,17 +1,23 @@
 """What a worker counts."""
 
+from pomona.runtime.mailbox import now
 from pomona.runtime.wire import replace
 from pomona.workers import device
+from pomona.workers.cost import PrefillCost
 from pomona.workers.messages import WorkerStats
+
+MEMORY_EVERY_S = 1.0
+"""Seconds between two looks at the memory, which cost more than the rest of a step's counting."""
 
 
 class Meter:
-    """Counters since the worker's start, and the prefill rate that budgets are computed from."""
+    """Counters since the worker's start, and the measured cost of prefill that budgets are computed from."""
 
     def __init__(self) -> None:
         self._stats = WorkerStats()
-        self.prefill_rate = 100.0
-        """Tokens per second of the last chunks."""
+        self.prefill_cost = PrefillCost()
+        self._memory = 0
+        self._memory_read = -MEMORY_EVERY_S
 
     def reset(self) -> None:
         self._stats = WorkerStats()
@@ -31,13 +37,19 @@ class Meter:
     def restored(self, tokens: int) -> None:
         self._stats = replace(self._stats, cached_tokens=self._stats.cached_tokens + tokens)
 
-    def prefilled(self, tokens: int, seconds: float) -> None:
+    def prefilled(self, tokens: int, padded: int, seconds: float) -> None:
+        """One forward computed `tokens` prompt tokens, `padded` with its padding."""
         stats = self._stats
         self._stats = replace(
             stats, prompt_tokens=stats.prompt_tokens + tokens, prefill_seconds=stats.prefill_seconds + seconds
         )
-        if tokens and seconds > 0:
-            self.prefill_rate += 0.5 * (tokens / seconds - self.prefill_rate)
+        if padded:
+            self.prefill_cost.observe(padded, seconds)
+
+    def _memory_bytes(self) -> int:
+        if now() - self._memory_read >= MEMORY_EVERY_S:
+            self._memory, self._memory_read = device.memory_bytes(), now()
+        return self._memory
 
     def snapshot(
         self, *, running: int, prefilling: int, waiting: int, kv_bytes: int, stored: int, dropped: int
@@ -48,7 +60,7 @@ class Meter:
             prefilling=prefilling,
             waiting=waiting,
             kv_bytes=kv_bytes,
-            memory_bytes=device.memory_bytes(),
+            memory_bytes=self._memory_bytes(),
             stored_blocks=stored,
             dropped_blocks=dropped,
         )

@@ -1,28 +1,31 @@
 """Prompts on their way into the batch, computed in chunks between decode steps."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from pomona.workers.prefix import PrefixStore
+from pomona.workers.prefix import PrefixStore, supports
 from pomona.workers.row import Row
+from pomona.workers.slots import SlotCache, SlotLengths
+
+SHARED_REACH = 1024
+"""Tokens up to which a prompt is computed together with others; beyond it, copying its KV costs more than it saves."""
 
 
 class Prefill:
     """The computation of all tokens but the last of one or more rows whose tokens are identical."""
 
     def __init__(self, model: Any, row: Row, prefixes: PrefixStore) -> None:
-        self._model = model
         self._prefixes = prefixes
         self.rows = [row]
         self._tokens = row.tokens[:-1]
         self._salt = row.request.cache_salt
         self.caches: list[Any] = make_prompt_cache(model)
-        self.restored = prefixes.restore(self._tokens, self._salt, self.caches)
-        self.done = self.restored
-        row.cached_tokens = min(self.restored, len(row.request.prompt))
+        self.restored: int | None = None
+        """Tokens that need not be computed; None before `begin`."""
+        self.done = 0
 
     @property
     def left(self) -> int:
@@ -32,29 +35,101 @@ class Prefill:
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self.caches)
 
+    @property
+    def can_share(self) -> bool:
+        """True if its next chunk can be computed together with others'."""
+        return len(self._tokens) <= SHARED_REACH and supports(self.caches)
+
+    def begin(self) -> int:
+        """Restore the longest stored prefix, once; returns the tokens restored by this call."""
+        if self.restored is not None:
+            return 0
+        self.restored = self.done = self._prefixes.restore(self._tokens, self._salt, self.caches)
+        for row in self.rows:
+            row.cached_tokens = min(self.restored, len(row.request.prompt))
+        return self.restored
+
     def serves(self, row: Row) -> bool:
         """True if another row can use the very same computation."""
         return row.request.cache_salt == self._salt and row.tokens[:-1] == self._tokens
 
     def attach(self, row: Row) -> None:
+        """Let another row use it too; all of its prompt counts as restored."""
         self.rows.append(row)
         row.cached_tokens = min(len(self._tokens), len(row.request.prompt))
 
-    def advance(self, tokens: int) -> int:
-        """Compute up to `tokens` more; returns how many were computed."""
-        chunk = self._tokens[self.done : self.done + tokens]
-        if chunk:
-            self._model(mx.array(chunk, dtype=mx.int32)[None], cache=self.caches)
-            mx.eval([cache.state for cache in self.caches])
-            self.done += len(chunk)
-        return len(chunk)
+    def next_tokens(self, count: int) -> list[int]:
+        return self._tokens[self.done : self.done + count]
 
     def store(self) -> None:
         """Hand what was computed to the cache; also what a cancelled request leaves."""
-        if self.done > self.restored:
-            self._prefixes.store(self._tokens[: self.done], self._salt, self.caches, self.restored)
+        if self.done > (self.restored or 0):
+            self._prefixes.store(self._tokens[: self.done], self._salt, self.caches, self.restored or 0)
         for row in self.rows:
             row.stored = self.done
+
+    def remember(self) -> None:
+        """Leave the caches to the RAM tier; they are not written any more."""
+        self._prefixes.remember(self._tokens[: self.done], self._salt, self.caches)
+
+
+class Part(NamedTuple):
+    """The next `tokens` tokens of a prompt."""
+
+    prefill: Prefill
+    tokens: int
+
+
+def plan_chunk(prefills: Sequence[Prefill], tokens: int) -> list[Part]:
+    """What one forward of about `tokens` tokens computes: the first prompt's next tokens, and with them whole ends.
+
+    Prompts that end in this forward are computed together, padded to the longest; the padding counts.
+    """
+    first = prefills[0]
+    parts = [Part(first, min(first.left, tokens))]
+    if first.left > tokens or not first.can_share:
+        return parts
+    width = first.left
+    for prefill in prefills[1:]:
+        wider = max(width, prefill.left)
+        if not prefill.can_share or wider * (len(parts) + 1) > tokens:
+            break
+        width = wider
+        parts.append(Part(prefill, prefill.left))
+    return parts
+
+
+def run_chunk(model: Any, parts: Sequence[Part]) -> int:
+    """Compute the parts in one forward; returns the tokens computed, padding included."""
+    width = max(part.tokens for part in parts)
+    if width == 0:
+        return 0
+    if len(parts) == 1:
+        ((prefill, count),) = parts
+        model(mx.array([prefill.next_tokens(count)], dtype=mx.int32), cache=prefill.caches)
+        mx.eval([cache.state for cache in prefill.caches])
+    else:
+        _run_together(model, parts, width)
+    for prefill, count in parts:
+        prefill.done += count
+    return width * len(parts)
+
+
+def _run_together(model: Any, parts: Sequence[Part], width: int) -> None:
+    """Rows lie left-aligned: what the padding writes behind a row's end is not part of it."""
+    shared = SlotLengths()
+    caches = [SlotCache(shared) for _ in parts[0].prefill.caches]
+    for prefill, _ in parts:
+        for cache, single in zip(caches, prefill.caches, strict=True):
+            cache.join(single)
+        shared.lengths.append(prefill.done)
+    inputs = [prefill.next_tokens(count) + [0] * (width - count) for prefill, count in parts]
+    shared.begin()
+    model(mx.array(inputs, dtype=mx.int32), cache=caches)
+    shared.lengths = [prefill.done + count for prefill, count in parts]
+    for index, (prefill, _) in enumerate(parts):
+        prefill.caches = [cache.extract(index) for cache in caches]
+    mx.eval([cache.state for prefill, _ in parts for cache in prefill.caches])
 
 
 def without(prefills: Sequence[Prefill], row: Row) -> tuple[list[Prefill], list[Prefill]]:

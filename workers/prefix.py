@@ -13,6 +13,8 @@ from pomona.runtime.control import Roster
 from pomona.workers import blocks
 from pomona.workers.block_file import BlockError, BlockFormat
 from pomona.workers.blocks import layout_of, supports
+from pomona.workers.recent import copy_prefix
+from pomona.workers.recent import RecentPrefixes, copy_prefix
 from pomona.workers.writeback import MAX_QUEUED_BYTES, BlockWriter, Pending
 
 __all__ = ["PrefixStore", "layout_of", "supports"]
@@ -32,12 +34,15 @@ class PrefixStore:
         root_for_salt: Callable[[str], BlockKey],
         layout: KVLayout,
         block_tokens: int,
+        recent: RecentPrefixes | None = None,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
-        """Owns `client` and closes it; without one nothing is restored or stored.
+        """Owns `client` and closes it; without one nothing is restored from or stored on disk.
 
-        `max_queued_bytes` is the memory that blocks may take while they wait to be written.
+        `recent` is the RAM tier; without one there is none. `max_queued_bytes` is the memory that blocks may take
+        while they wait to be written.
         """
+        self._recent = recent or RecentPrefixes(0)
         self._client = client
         self._root_for_salt = root_for_salt
         self._form = BlockFormat(layout, block_tokens)
@@ -66,27 +71,54 @@ class PrefixStore:
     def restore(self, tokens: Sequence[int], salt: str, caches: list[Any]) -> int:
         """Fill empty caches with the longest stored prefix of `tokens`, to the bit as it was computed.
 
-        Returns the tokens restored: whole blocks, at most `len(tokens)`; 0 if nothing is stored or the caches are not
-        plain. Raises ValueError for caches that are not empty.
+        Returns the tokens restored: any number from the RAM tier, whole blocks from the disk, whichever is more; at
+        most `len(tokens)`. 0 if nothing is stored or the caches are not plain. Raises ValueError for caches that are
+        not empty.
         """
-        if self._client is None or self._writer is None or not supports(caches):
+        if not supports(caches):
             return 0
         if any(cache.offset for cache in caches):
             raise ValueError("a prefix is restored into empty caches only")
-        if len(caches) != len(self._form.layout.layers):
+        hit = self._recent.longest(tokens, salt)
+        in_memory = hit[1] if hit is not None else 0
+        on_disk = self._restore_from_disk(tokens, salt, caches, in_memory)
+        if on_disk or hit is None:
+            return on_disk
+        entry, length = hit
+        copy_prefix(entry, length, caches)
+        return length
+
+    def _restore_from_disk(self, tokens: Sequence[int], salt: str, caches: list[Any], at_least: int) -> int:
+        """As `restore`, where the stored blocks hold more than `at_least` tokens; else 0."""
+        if self._client is None or self._writer is None or len(caches) != len(self._form.layout.layers):
             return 0
-        chained = self.keys_of(tokens, salt)
-        keys = chained[1:]
+        if len(tokens) // self._form.tokens * self._form.tokens <= at_least:
+            return 0
+        root = self._root_for_salt(salt)
+        keys = chain(root, tokens, self._form.tokens)
         lease = self._client.lookup(keys) if keys else None
         if lease is None:
             return 0
         try:
-            payloads = self._read(self._client, lease, chained)
+            if len(lease.blocks) * self._form.tokens <= at_least:
+                return 0
+            payloads = self._read(self._client, lease, (root, *keys))
             stored = len(payloads)
             self._writer.learn(keys[:stored], keys[stored:])
-            return blocks.restore(payloads, self._form, caches) if payloads else 0
+            if stored * self._form.tokens <= at_least:
+                return 0
+            return blocks.restore(payloads, self._form, caches)
         finally:
             self._client.release(lease)
+
+    def remember(self, tokens: Sequence[int], salt: str, caches: list[Any]) -> None:
+        """Keep the KV of `tokens` in memory; the caller must not write to `caches` any more."""
+        if supports(caches) and all(cache.keys is not None for cache in caches):
+            self._recent.remember(tokens, salt, caches)
+
+    def forget(self) -> None:
+        """Empty the RAM tier."""
+        self._recent.clear()
 
     def _read(self, client: CacheClient, lease: Lease, chained: Sequence[BlockKey]) -> list[memoryview]:
         """The payloads up to the first bad block, which is rejected; `chained` is the root and the keys."""
@@ -103,7 +135,9 @@ class PrefixStore:
         return payloads
 
     def wants(self, stored: int, held: int) -> bool:
-        """True if tokens 0 to `held` make whole blocks that tokens 0 to `stored` did not."""
+        """True if a row that holds `held` tokens, of which `stored` were handed over before, has more to store."""
+        if self._recent.keeps and held > stored:
+            return True
         return self._writer is not None and held // self._form.tokens > stored // self._form.tokens
 
     def store(self, tokens: Sequence[int], salt: str, caches: list[Any], start: int) -> None:

@@ -128,7 +128,13 @@ class SlotCache:
             return
         self._reserve(len(order), 0, self.keys, self.values)
         moved = [
-            (target, length, self.keys[source, :, :length], self.values[source, :, :length])
+            # Copies: a view would keep the whole buffer from being written in place.
+            (
+                target,
+                length,
+                mx.contiguous(self.keys[source, :, :length]),
+                mx.contiguous(self.values[source, :, :length]),
+            )
             for target, source in enumerate(order)
             # A row that holds nothing may have no slot yet.
             if target != source and (length := self.shared.lengths[source])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pomona.workers.engine import Engine
 from pomona.workers.messages import Limits, Request, RequestId, Sampling
 
-PROMPT_TOKENS = 48
+PROMPT_TOKENS = 64
 
 
 def warm_up(engine: Engine, vocabulary_size: int, progress: Callable[[str], None]) -> None:
@@ -31,7 +31,7 @@ def warm_up(engine: Engine, vocabulary_size: int, progress: Callable[[str], None
             Request(
                 id=RequestId(f"warm-up-{index}"),
                 model="",
-                prompt=prompt[index * 16 :],
+                prompt=prompt[: PROMPT_TOKENS >> (2 * index)],
                 sampling=sampling,
                 limits=Limits(max_tokens=4, ignore_eos=True),
                 logprobs=2 * index,
@@ -40,4 +40,4 @@ def warm_up(engine: Engine, vocabulary_size: int, progress: Callable[[str], None
         )
     while engine.busy:
         engine.step()
-    engine.forget_counts()
+    engine.settle()

@@ -53,6 +53,9 @@ class WorkerConfig(Section, kw_only=True):
 
 class CacheConfig(Section, kw_only=True):
     enabled: bool = True
+    """The SSD tier; the RAM tier has its own switch, `ram_bytes`."""
+    ram_bytes: Size = 1024**3
+    """KV of recent prompts and answers that each worker keeps in memory; 0 keeps none."""
     folder: str | None = None
     """Default: `cache/` under POMONA_HOME's data folder."""
     max_bytes: Size = 20 * 1024**3
