@@ -45,8 +45,8 @@ class Prefill:
         if self.restored is not None:
             return 0
         self.restored = self.done = self._prefixes.restore(self._tokens, self._salt, self.caches)
-        for row in self.rows:
-            row.cached_tokens = min(self.restored, len(row.request.prompt))
+        first = self.rows[0]  # for the others all of the prompt counts as restored
+        first.cached_tokens = min(self.restored, len(first.request.prompt))
         return self.restored
 
     def serves(self, row: Row) -> bool:
