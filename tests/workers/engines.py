@@ -14,6 +14,7 @@ from pomona.workers.engine import Engine, EngineLimits
 from pomona.workers.messages import Finish, Limits, PositionLogprobs, Request, RequestId, Sampling, TokenEvent
 from pomona.workers.models.load import load
 from pomona.workers.prefix import PrefixStore
+from pomona.workers.recent import RecentPrefixes
 from pomona.workers.vocabulary import Vocabulary
 from tests.support.tiny_model import build_tiny_model
 
@@ -40,8 +41,10 @@ def tiny(family: str = "llama") -> Loaded:
     return Loaded(model, Vocabulary(tokenizer), frozenset(tokenizer.eos_token_ids))
 
 
-def no_prefixes() -> PrefixStore:
-    return PrefixStore(None, lambda salt: BlockKey(salt.encode()), KVLayout("float32", ()), 1)
+def in_memory(ram_bytes: int) -> PrefixStore:
+    """A store without a disk; it keeps recent KV in so many bytes."""
+    root = BlockKey(b"root")
+    return PrefixStore(None, lambda salt: root, KVLayout("float32", ()), 1, RecentPrefixes(ram_bytes))
 
 
 def make_engine(
@@ -59,7 +62,7 @@ def make_engine(
         loaded.vocabulary,
         loaded.eos,
         EngineLimits(max_running, prefill_chunk, stall_s),
-        no_prefixes() if prefixes is None else prefixes,
+        in_memory(0) if prefixes is None else prefixes,
     )
 
 

@@ -276,14 +276,14 @@ def test_a_long_prompt_never_keeps_running_rows_from_their_next_token(chunk: int
     assert count == chunks + 2
 
 
-@pytest.mark.parametrize(("rate", "chunk", "sizes"), [(100.0, 64, [30]), (1000.0, 64, [64]), (1.0, 64, [16])])
-def test_a_chunk_is_what_the_measured_rate_allows(rate: float, chunk: int, sizes: list[int]) -> None:
+@pytest.mark.parametrize(("seconds_a_token", "size"), [(0.01, 29), (0.001, 64), (1.0, SMALLEST_CHUNK)])
+def test_a_steps_first_chunk_is_what_its_measured_cost_allows(seconds_a_token: float, size: int) -> None:
     model = Watched(tiny().model)
-    engine = make_engine(tiny(), prefill_chunk=chunk, stall_s=0.3, model=model)
-    engine.meter.prefill_rate = rate
+    engine = make_engine(tiny(), prefill_chunk=64, stall_s=0.2999, model=model)
+    engine.meter.prefill_cost.observe(100, 100 * seconds_a_token)
     engine.assign(ask("r", prompt(1, 500)))
     engine.step()
-    assert model.widths[:1] == sizes
+    assert model.widths[0] == size
 
 
 def test_prompts_are_prefilled_in_the_order_of_arrival() -> None:
@@ -407,7 +407,7 @@ def test_the_engine_counts_what_it_does() -> None:
     assert stats.decode_seconds > 0
     assert stats.prefill_seconds > 0
     assert stats.memory_bytes > 0
-    engine.forget_counts()
+    engine.settle()
     assert replace(engine.stats(), memory_bytes=0) == WorkerStats()
 
 

@@ -15,8 +15,8 @@ def test_counters_add_up_and_gauges_are_what_they_are_told() -> None:
     meter.committed(2)
     meter.committed(3)
     meter.restored(7)
-    meter.prefilled(20, 0.5)
-    meter.prefilled(30, 0.5)
+    meter.prefilled(20, 32, 0.5)
+    meter.prefilled(30, 30, 0.5)
     stats = snapshot(meter)
     assert stats == WorkerStats(
         running=1,
@@ -37,26 +37,22 @@ def test_counters_add_up_and_gauges_are_what_they_are_told() -> None:
     assert stats.memory_bytes > 0
 
 
-def test_the_prefill_rate_follows_the_last_chunks() -> None:
+def test_the_cost_of_a_forward_is_that_of_all_it_computed() -> None:
     meter = Meter()
-    assert meter.prefill_rate == 100
-    meter.prefilled(30, 0.1)
-    assert meter.prefill_rate == pytest.approx(200)
-    for _ in range(20):
-        meter.prefilled(50, 1.0)
-    assert meter.prefill_rate == pytest.approx(50, rel=1e-3)
+    meter.prefilled(20, 32, 0.32)
+    assert meter.prefill_cost.line() == (0.0, pytest.approx(0.01))
 
 
-def test_an_empty_chunk_says_nothing_of_the_rate() -> None:
+def test_an_empty_forward_says_nothing_of_the_cost() -> None:
     meter = Meter()
-    meter.prefilled(0, 0.1)
-    meter.prefilled(5, 0.0)
-    assert meter.prefill_rate == 100
+    untouched = meter.prefill_cost.line()
+    meter.prefilled(0, 0, 0.1)
+    assert meter.prefill_cost.line() == untouched
 
 
-def test_forgetting_counts_keeps_the_rate() -> None:
+def test_forgetting_counts_keeps_the_cost() -> None:
     meter = Meter()
-    meter.prefilled(30, 0.1)
+    meter.prefilled(30, 30, 0.6)
     meter.reset()
-    assert meter.prefill_rate == pytest.approx(200)
+    assert meter.prefill_cost.line() == (0.0, pytest.approx(0.02))
     assert snapshot(meter).prompt_tokens == 0
