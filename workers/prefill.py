@@ -127,9 +127,10 @@ def _run_together(model: Any, parts: Sequence[Part], width: int) -> None:
     shared.begin()
     model(mx.array(inputs, dtype=mx.int32), cache=caches)
     shared.lengths = [prefill.done + count for prefill, count in parts]
-    for index, (prefill, _) in enumerate(parts):
-        prefill.caches = [cache.extract(index) for cache in caches]
-    mx.eval([cache.state for prefill, _ in parts for cache in prefill.caches])
+    taken = [[cache.extract(index) for cache in caches] for index in range(len(parts))]
+    mx.eval([cache.state for row in taken for cache in row])  # where this raises, the prompts keep what they had
+    for (prefill, _), row in zip(parts, taken, strict=True):
+        prefill.caches = list(row)
 
 
 def without(prefills: Sequence[Prefill], row: Row) -> tuple[list[Prefill], list[Prefill]]:

@@ -303,14 +303,15 @@ def test_no_output_tokens_is_a_prefill_and_an_end() -> None:
     assert engine.stats().prompt_tokens == 39
 
 
-def test_a_prefill_that_fails_fails_its_own_requests_only() -> None:
+@pytest.mark.parametrize(("every", "stall_s"), [(2, 0.0), (0, 60.0)], ids=["one by one", "in one forward"])
+def test_a_prefill_that_fails_fails_its_own_requests_only(every: int, stall_s: float) -> None:
     loaded = tiny()
     good = [
         ask(f"g{seed}", prompt(seed, 30), sampling=NEVER_UNLUCKY, max_tokens=20, ignore_eos=True) for seed in (1, 2)
     ]
     bad = [ask(f"b{seed}", (*prompt(9, 20), UNLUCKY, 9)) for seed in (1, 2)]
-    engine = make_engine(loaded, model=Raising(loaded.model, UNLUCKY))
-    outcomes = run(engine, [good[0], *bad, good[1]], every=2)
+    engine = make_engine(loaded, prefill_chunk=256, stall_s=stall_s, model=Raising(loaded.model, UNLUCKY))
+    outcomes = run(engine, [good[0], *bad, good[1]], every=every)
     for request in bad:
         finish = outcomes[request.id].finish
         assert finish is not None
