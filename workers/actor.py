@@ -21,6 +21,9 @@ from pomona.workers.warmup import warm_up
 
 log = logging.getLogger(__name__)
 
+IDLE_CHUNK_S = 0.8
+"""Seconds of a prefill chunk while nothing decodes; short enough that a client who leaves is noticed within one."""
+
 
 class WorkerActor:
     """Serves one model. It runs steps on its own while it has work; commands are applied between two steps.
@@ -67,7 +70,9 @@ class WorkerActor:
             model,
             vocabulary,
             frozenset(tokenizer.eos_token_ids),
-            EngineLimits(self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s),
+            EngineLimits(
+                self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s, IDLE_CHUNK_S
+            ),
             prefixes,
         )
         warm_up(engine, len(vocabulary), mailbox.progress)

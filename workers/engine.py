@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from pomona.runtime.mailbox import now
 from pomona.workers.batch import Batch
+from pomona.workers.cost import PrefillCost
 from pomona.workers.messages import (
     PositionLogprobs,
     Request,
@@ -39,6 +40,8 @@ class EngineLimits(NamedTuple):
     """Prompt tokens of one prefill forward, at most."""
     stall_s: float
     """Seconds of prefill between two decode steps."""
+    idle_chunk_s: float = 0.0
+    """Seconds of prefill in one step while no row decodes, where that is more: a cancel waits for so long."""
 
 
 class Drawn(NamedTuple):
@@ -115,6 +118,10 @@ class Engine:
     def _find(self, request_id: RequestId) -> Row | None:
         held = [*self._waiting, *(row for prefill in self._prefills for row in prefill.rows), *self._batch.rows]
         return next((row for row in held if row.request.id == request_id), None)
+
+    def forget_costs(self) -> None:
+        """Measure the cost of prefill anew."""
+        self.meter.prefill_cost = PrefillCost()
 
     def settle(self) -> None:
         """After the warm-up: count anew and forget its prompts; the measured costs stay."""
@@ -233,7 +240,8 @@ class Engine:
         if self._drawn is not None:
             mx.eval(self._drawn.draws.tokens)  # so that the chunk's time is its own
         events: list[TokenEvent] = []
-        deadline = now() + self._limits.stall_s
+        limits = self._limits
+        deadline = now() + (limits.stall_s if self._batch.rows else max(limits.stall_s, limits.idle_chunk_s))
         tokens = min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, self._affordable(deadline)))
         enough = 0  # the first chunk is computed in any case: prefill always goes forward
         while self._prefills and tokens >= min(self._prefills[0].left, enough):
