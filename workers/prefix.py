@@ -13,7 +13,6 @@ from pomona.runtime.control import Roster
 from pomona.workers import blocks
 from pomona.workers.block_file import BlockError, BlockFormat
 from pomona.workers.blocks import layout_of, supports
-from pomona.workers.recent import copy_prefix
 from pomona.workers.recent import RecentPrefixes, copy_prefix
 from pomona.workers.writeback import MAX_QUEUED_BYTES, BlockWriter, Pending
 
