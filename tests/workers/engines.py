@@ -186,7 +186,7 @@ def any_request(seed: int, *, longest_prompt: int = 60, longest_answer: int = 30
             frequency_penalty=source.choice([0.0, 0.0, 0.3]),
             logit_bias={source.randrange(320): source.uniform(-9, 9)} if source.random() < 0.3 else {},
         ),
-        logprobs=source.choice([None, None, 0, 3]),
+        logprobs=source.choice([None, 0, 2, 5]),
         max_tokens=source.randint(1, longest_answer),
         min_tokens=source.choice([0, 0, 4]),
         stop=source.choice([(), (), ("e", "an"), (" ",)]),

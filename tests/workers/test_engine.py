@@ -354,13 +354,14 @@ def test_logprobs_are_those_of_the_model_at_each_content_token() -> None:
     law_of = {"temperature": 1.0, "seed": 4, "logit_bias": {50: 3.0}}
     requests = [
         ask("three", prompt(1, 12), sampling=law_of, logprobs=3, ignore_eos=True),
+        ask("one", prompt(4, 12), sampling=law_of, logprobs=1, ignore_eos=True),
         ask("chosen", prompt(2, 12), sampling=law_of, logprobs=0, ignore_eos=True),
         ask("none", prompt(3, 12), sampling=law_of, ignore_eos=True),
     ]
     outcomes = run(make_engine(loaded), requests)
     assert outcomes["none"].logprobs == []
     assert [entry.top for entry in outcomes["chosen"].logprobs] == [()] * 8
-    for request in requests[:2]:
+    for request in requests[:3]:
         outcome = outcomes[request.id]
         logits = np.array(loaded.model(mx.array([[*request.prompt, *outcome.tokens]]))[0])
         for index, entry in enumerate(outcome.logprobs):
