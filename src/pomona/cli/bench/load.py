@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import islice
 
@@ -10,6 +11,9 @@ import httpx
 
 from pomona.cli.bench.answer import AnswerReader, Failure, Outcome, shorten
 from pomona.cli.bench.prompts import unique_prompts
+
+RECONNECT_AFTER_S = (0.05, 0.2)
+"""Pauses before a request whose connection broke is sent again; so many times, then it is a failure."""
 
 Done = Callable[[Outcome], None]
 
@@ -55,11 +59,16 @@ def bodies(load: Load, model: str) -> Iterator[dict[str, object]]:
 
 
 async def ask(client: httpx.AsyncClient, url: str, body: dict[str, object], timeout_s: float) -> Outcome:
-    """Sends one request and reads its stream to the end; every trouble of the server is a `Failure`."""
+    """Sends one request and reads its stream to the end; every trouble of the server is a `Failure`.
+
+    A connection that breaks before the head of the answer is tried again, as the SDKs do it: mlx_lm.server's listening
+    queue holds five clients, and more that come at once are cut off. The clock runs on meanwhile.
+    """
     started = time.perf_counter()
     reader = AnswerReader(started)
     try:
-        async with asyncio.timeout(timeout_s), client.stream("POST", url, json=body) as response:
+        async with asyncio.timeout(timeout_s), AsyncExitStack() as stack:
+            response = await _open(stack, client, url, body)
             if response.status_code != 200:
                 text = (await response.aread()).decode(errors="replace")
                 reason = shorten(f"HTTP {response.status_code}: {text}")
@@ -73,6 +82,15 @@ async def ask(client: httpx.AsyncClient, url: str, body: dict[str, object], time
         reason = shorten(f"{type(error).__name__}: {error}")
         return Failure(started=started, finished=time.perf_counter(), reason=reason)
     return reader.outcome(time.perf_counter())
+
+
+async def _open(stack: AsyncExitStack, client: httpx.AsyncClient, url: str, body: dict[str, object]) -> httpx.Response:
+    for pause_s in RECONNECT_AFTER_S:
+        try:
+            return await stack.enter_async_context(client.stream("POST", url, json=body))
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            await asyncio.sleep(pause_s)
+    return await stack.enter_async_context(client.stream("POST", url, json=body))
 
 
 async def run_load(target: Target, load: Load, done: Done) -> None:
