@@ -67,7 +67,9 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_what_is_too_large_or_empty_is_not_kept() -> None:
     store = RecentPrefixes(ONE)
-    keep(store, [], range(300), [1])
+    keep(store, [])
+    assert store.nbytes == 0
+    keep(store, [1], range(300))
     assert (store.nbytes, shared(store, range(300)), shared(store, [1])) == (ONE, 0, 1)
     store.clear()
     assert (store.nbytes, shared(store, [1])) == (0, 0)
