@@ -21,8 +21,8 @@ from pomona.workers.warmup import warm_up
 
 log = logging.getLogger(__name__)
 
-IDLE_CHUNK_S = 0.8
-"""Seconds of a prefill chunk while nothing decodes; short enough that a client who leaves is noticed within one."""
+CHUNK_S = 0.5
+"""Seconds of one prefill forward; short enough that a client who leaves is noticed within one."""
 
 
 class WorkerActor:
@@ -71,7 +71,7 @@ class WorkerActor:
             vocabulary,
             frozenset(tokenizer.eos_token_ids),
             EngineLimits(
-                self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s, IDLE_CHUNK_S
+                self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s, CHUNK_S
             ),
             prefixes,
         )

@@ -40,8 +40,8 @@ class EngineLimits(NamedTuple):
     """Prompt tokens of one prefill forward, at most."""
     stall_s: float
     """Seconds of prefill between two decode steps."""
-    idle_chunk_s: float = 0.0
-    """Seconds of prefill in one step while no row decodes, where that is more: a cancel waits for so long."""
+    chunk_s: float | None = None
+    """Seconds of one prefill forward, for which a cancel waits; None: `stall_s`."""
 
 
 class Drawn(NamedTuple):
@@ -79,6 +79,8 @@ class Engine:
         self._prefills: list[Prefill] = []
         self._waiting: list[Row] = []
         self._drawn: Drawn | None = None
+        self._slack = limits.stall_s
+        """Seconds of prefill that are left before the next decode step."""
 
     @property
     def max_running(self) -> int:
@@ -143,12 +145,17 @@ class Engine:
         )
 
     def step(self) -> list[TokenEvent]:
-        """One decode step of all running rows, then prefill within its budget."""
+        """One forward: a decode step of all running rows, or a prefill chunk where its budget allows one.
+
+        Drawn tokens are committed while the next decode step's forward runs; before a chunk, which would keep them
+        waiting, they get a step of their own.
+        """
         events = self._start()
-        if self._batch.rows or self._drawn:
+        if self._prefills and self._prefill_is_due():
+            return events + (self._flush() if self._drawn is not None else self._prefill())
+        if self._batch.rows or self._drawn is not None:
+            self._slack = self._limits.stall_s
             events += self._decode()
-        if self._prefills:
-            events += self._prefill()
         return events
 
     # starting
@@ -236,23 +243,30 @@ class Engine:
 
     # prefill
 
-    def _prefill(self) -> list[TokenEvent]:
-        if self._drawn is not None:
-            mx.eval(self._drawn.draws.tokens)  # so that the chunk's time is its own
-        events: list[TokenEvent] = []
-        limits = self._limits
-        deadline = now() + (limits.stall_s if self._batch.rows else max(limits.stall_s, limits.idle_chunk_s))
-        tokens = min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, self._affordable(deadline)))
-        enough = 0  # the first chunk is computed in any case: prefill always goes forward
-        while self._prefills and tokens >= min(self._prefills[0].left, enough):
-            for prefill in self._prefills:
-                self.meter.restored(prefill.begin())
-            events += self._advance(plan_chunk(self._prefills, tokens))
-            tokens, enough = self._affordable(deadline), WORTHWHILE_CHUNK
+    def _prefill_is_due(self) -> bool:
+        """True while no row decodes, once after each decode step, and again if what is left is worth a forward."""
+        if not self._batch.rows or self._slack == self._limits.stall_s:
+            return True
+        left = self._prefills[0].left
+        return self.meter.prefill_cost.tokens_within(self._slack) >= min(left, WORTHWHILE_CHUNK)
+
+    def _flush(self) -> list[TokenEvent]:
+        """Commit what was drawn, without a forward."""
+        drawn, self._drawn = self._drawn, None
+        events = self._commit(drawn) if drawn is not None else []
+        self._retire([row for row in self._batch.rows if row.finish is not None])
         return events
 
-    def _affordable(self, deadline: float) -> int:
-        return min(self._limits.prefill_chunk, self.meter.prefill_cost.tokens_within(deadline - now()))
+    def _prefill(self) -> list[TokenEvent]:
+        for prefill in self._prefills:
+            self.meter.restored(prefill.begin())
+        chunk_s = self._limits.stall_s if self._limits.chunk_s is None else self._limits.chunk_s
+        seconds = min(chunk_s, self._slack) if self._batch.rows else chunk_s
+        tokens = self.meter.prefill_cost.tokens_within(seconds)
+        begin = now()
+        events = self._advance(plan_chunk(self._prefills, min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, tokens))))
+        self._slack -= now() - begin
+        return events
 
     def _advance(self, parts: Sequence[Part]) -> list[TokenEvent]:
         begin = now()

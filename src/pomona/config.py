@@ -47,7 +47,7 @@ class WorkerConfig(Section, kw_only=True):
     """Rows that a worker decodes at once."""
     prefill_chunk: Positive = 256
     """Prompt tokens in one prefill forward."""
-    stall_s: Seconds = 0.7
+    stall_s: Seconds = 1.0
     """Seconds of prefill between two decode steps of running streams."""
 
 

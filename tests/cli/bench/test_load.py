@@ -86,6 +86,23 @@ async def test_a_server_that_is_gone_is_a_failure_of_every_request() -> None:
     assert [isinstance(outcome, Failure) and "ConnectError" in outcome.reason for outcome in outcomes] == [True] * 3
 
 
+async def test_a_connection_that_breaks_before_the_answer_begins_is_made_again() -> None:
+    """A listening queue that overflows cuts clients off; two new attempts are made, no more."""
+    cut: list[int] = []
+
+    async def cut_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        cut.append(1)
+        writer.close()
+
+    server = await asyncio.start_server(cut_off, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        (outcome,) = await run(Target(url=f"http://127.0.0.1:{port}/v1", model="good"), load(1, 1))
+    assert isinstance(outcome, Failure)
+    assert len(cut) == 3
+
+
 async def test_a_cancelled_load_keeps_what_had_ended(stub: Stub) -> None:
     stub.answer_first = 2
     outcomes: list[Outcome] = []
