@@ -48,7 +48,7 @@ class Bench:
         self.runtime = Path(tempfile.mkdtemp(prefix="pomona-"))  # short, since socket paths are bounded
         self.config = Config(
             runtime_folder=str(self.runtime),
-            cache=CacheConfig(enabled=False),
+            cache=CacheConfig(enabled=False, ram_bytes=0),
             worker=WorkerConfig(**worker),
             models=(ModelConfig(id="tiny", path=str(model)),) if model is not None else (),
         )
