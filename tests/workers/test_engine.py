@@ -35,8 +35,7 @@ def held(engine: Engine) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("every", [0, 3])
 def test_requests_get_in_company_what_they_get_alone(family: str, every: int) -> None:
-    count = 12 if family == "qwen3_next" else 20
-    requests = [any_request(seed) for seed in range(count)]
+    requests = [any_request(seed) for seed in range(12)]
     engine = make_engine(tiny(family), max_running=6)
     together = run(engine, requests, every=every)
     for request in requests:

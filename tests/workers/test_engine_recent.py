@@ -50,7 +50,7 @@ def test_requests_with_common_beginnings_get_what_they_get_alone(family: str, ra
     common = words(1, 40)
     requests = [
         replace(any_request(seed), prompt=(*common[: source.randint(0, 40)], *words(seed, source.randint(1, 10))))
-        for seed in range(16)
+        for seed in range(10)
     ]
     together = run(make_engine(tiny(family), prefixes=in_memory(ram_bytes), max_running=4), requests, every=2)
     for request in requests:

@@ -3,7 +3,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pomona.workers.randomness import Purpose, uniform
@@ -19,6 +19,7 @@ def test_the_numbers_never_change() -> None:
     assert uniform(7, 3, Purpose.SAMPLE) == pytest.approx(0.652767963778309)
 
 
+@settings(deadline=None)
 @given(SEEDS, st.integers(0, 2**40))
 def test_a_number_depends_on_its_key_alone_and_lies_below_one(seed: int, position: int) -> None:
     number = uniform(seed, position, Purpose.SAMPLE)

@@ -84,7 +84,7 @@ LIMITS = st.builds(
 TOKENS = st.lists(st.sampled_from([*tokens_of("ab"), *APPLE, EOS, 40, 300]), max_size=16).map(tuple)
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(LAWS, LIMITS, TOKENS, st.integers(0, 16))
 def test_a_row_resumed_from_its_committed_tokens_goes_on_as_if_undisturbed(
     law: Sampling, limits: Limits, tokens: tuple[int, ...], cut: int
@@ -109,7 +109,7 @@ def test_a_row_resumed_from_its_committed_tokens_goes_on_as_if_undisturbed(
         assert resumed.end("length") == undisturbed.end("length")
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(LIMITS, TOKENS)
 def test_events_carry_positions_without_gaps_and_the_text_of_a_decoder(limits: Limits, tokens: tuple[int, ...]) -> None:
     live = Row(replace(request(), limits=limits), VOCABULARY, frozenset({EOS}))
@@ -272,6 +272,7 @@ def test_presence_and_frequency_are_over_output_tokens_and_repetition_over_the_p
     assert row(law=both, committed=(9,)).law().adjustment == Adjustment([5, 6, 9], [2.0] * 3, [0.0] * 3)
 
 
+@settings(deadline=None)
 @given(TOKENS)
 def test_counts_follow_every_committed_token(tokens: tuple[int, ...]) -> None:
     live = row(law=Sampling(seed=1, frequency_penalty=1.0), ignore_eos=True, max_tokens=99)

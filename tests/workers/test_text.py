@@ -1,7 +1,7 @@
 import codecs
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pomona.workers.text import Piece, TextStream
@@ -40,6 +40,7 @@ def withheld(text: str, stops: list[str]) -> str:
     return max((start for start in starts if text.endswith(start)), key=len, default="")
 
 
+@settings(deadline=None)
 @given(TEXTS, st.lists(st.integers(0, 200), max_size=40), STOPS, st.booleans())
 def test_pieces_are_the_text_before_the_first_stop_however_the_bytes_are_cut(
     text: str, cuts: list[int], stops: list[str], strip: bool
@@ -63,6 +64,7 @@ def test_pieces_are_the_text_before_the_first_stop_however_the_bytes_are_cut(
     assert stream.flush() == Piece("")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=24), st.lists(st.integers(0, 200), max_size=40))
 def test_any_bytes_come_out_as_one_decoder_would_have_made_them(data: bytes, cuts: list[int]) -> None:
     stream = TextStream()

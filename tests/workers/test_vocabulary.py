@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -27,6 +27,7 @@ GEMMA = sentencepiece(prepend=False)
 METASPACE = metaspace()
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_byte_level_tokens_join_to_the_text(text: str) -> None:
     vocabulary = Vocabulary(fast(BYTE_LEVEL))
@@ -35,6 +36,7 @@ def test_byte_level_tokens_join_to_the_text(text: str) -> None:
     assert text_of(vocabulary, tokens) == BYTE_LEVEL.decode(tokens) == text
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_sentencepiece_tokens_join_to_the_text_with_bytes_for_what_is_unknown(text: str) -> None:
     for tokenizer, strips in ((LLAMA, True), (GEMMA, False)):
@@ -46,6 +48,7 @@ def test_sentencepiece_tokens_join_to_the_text_with_bytes_for_what_is_unknown(te
             assert text_of(vocabulary, tokens) == text
 
 
+@settings(deadline=None)
 @given(st.sampled_from(CORPUS[:2]), st.integers(0, 40))
 def test_metaspace_tokens_join_to_the_text(text: str, start: int) -> None:
     vocabulary = Vocabulary(fast(METASPACE))
