@@ -9,20 +9,13 @@ import mlx.core as mx
 from pomona.runtime.mailbox import now
 from pomona.workers.batch import Batch
 from pomona.workers.cost import PrefillCost
-from pomona.workers.messages import (
-    PositionLogprobs,
-    Request,
-    RequestId,
-    TokenEvent,
-    TokenLogprob,
-    Usage,
-    WorkerStats,
-)
+from pomona.workers.drawn import Drawn
+from pomona.workers.messages import Request, RequestId, TokenEvent, Usage, WorkerStats
 from pomona.workers.meter import Meter
 from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore
 from pomona.workers.row import Row
-from pomona.workers.sampling import Draws, draw
+from pomona.workers.sampling import draw
 from pomona.workers.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -42,17 +35,6 @@ class EngineLimits(NamedTuple):
     """Seconds of prefill between two decode steps."""
     chunk_s: float | None = None
     """Seconds of one prefill forward, for which a cancel waits; None: `stall_s`."""
-
-
-class Drawn(NamedTuple):
-    """Tokens drawn by the last step, not committed yet; `rows[i]` drew `draws.tokens[i]`."""
-
-    rows: list[Row]
-    draws: Draws
-
-    def finite(self, row: Row) -> bool:
-        """False if the row's logits were not; waits for them."""
-        return all(bool(self.draws.finite[index].item()) for index, each in enumerate(self.rows) if each is row)
 
 
 class Engine:
@@ -208,15 +190,12 @@ class Engine:
         self._drawn = Drawn(list(self._batch.rows), draws)
 
     def _commit(self, drawn: Drawn) -> list[TokenEvent]:
-        tokens: list[int] = drawn.draws.tokens.tolist()  # type: ignore[assignment]  # one-dimensional
-        finite: list[bool] = drawn.draws.finite.tolist()  # type: ignore[assignment]
-        logprobs = _read_logprobs(drawn, tokens, self._vocabulary)
         events = []
-        for index, row in enumerate(drawn.rows):
+        for row, token, finite, logprobs in drawn.read(self._vocabulary):
             if row.finish is not None:  # cancelled meanwhile
                 continue
-            if finite[index]:
-                events.append(row.commit(tokens[index], logprobs[index]))
+            if finite:
+                events.append(row.commit(token, logprobs))
                 self.meter.committed(1)
             else:
                 log.error("non-finite logits: request=%s position=%d", row.request.id, len(row.committed))
@@ -301,27 +280,3 @@ class Engine:
         self._prefills.remove(prefill)
         prefill.remember()
         return events
-
-
-def _read_logprobs(drawn: Drawn, tokens: list[int], vocabulary: Vocabulary) -> list[PositionLogprobs | None]:
-    draws = drawn.draws
-    if draws.chosen is None:
-        return [None] * len(tokens)
-    chosen: list[float] = draws.chosen.tolist()  # type: ignore[assignment]
-    top_tokens: list[list[int]] = [] if draws.top_tokens is None else draws.top_tokens.tolist()  # type: ignore[assignment]
-    top_values: list[list[float]] = [] if draws.top_logprobs is None else draws.top_logprobs.tolist()  # type: ignore[assignment]
-
-    def entry(token: int, value: float) -> TokenLogprob:
-        return TokenLogprob(token, vocabulary.name_of(token), value)
-
-    read: list[PositionLogprobs | None] = []
-    for index, row in enumerate(drawn.rows):
-        wanted = row.request.logprobs
-        if wanted is None:
-            read.append(None)
-            continue
-        top = zip(top_tokens[index][:wanted], top_values[index][:wanted], strict=True) if wanted else ()
-        read.append(
-            PositionLogprobs(entry(tokens[index], chosen[index]), tuple(entry(token, value) for token, value in top))
-        )
-    return read
