@@ -6,11 +6,13 @@ from pathlib import Path
 
 from pomona.refusal import SettingsError
 
+VARIABLES = ("POMONA_API_KEYS", "POMONA_API_KEY")
+
 
 def keys_from_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Comma-separated keys of POMONA_API_KEYS and POMONA_API_KEY; raises SettingsError for one unfit for a header."""
     keys: list[str] = []
-    for variable in ("POMONA_API_KEYS", "POMONA_API_KEY"):
+    for variable in VARIABLES:
         for place, text in enumerate(environment.get(variable, "").split(","), start=1):
             if key := text.strip():
                 keys.append(_checked(key, f"{variable}: key {place}"))

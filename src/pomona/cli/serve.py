@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pomona import api_keys
 from pomona.cli.transfer import Report, transfer
 from pomona.config import ModelConfig
 from pomona.home import Home
@@ -21,6 +22,8 @@ def run(names: tuple[str, ...], flags: Flags) -> int:
     """Serves until it is told to stop; returns the exit code. Raises Refusal for whatever prevents the start."""
     home = Home.resolve()
     settings = load(flags, os.environ, home)
+    for variable in api_keys.VARIABLES:
+        os.environ.pop(variable, None)  # every actor inherits the environment; only gateways are told the keys
     console = Console(highlight=False)
     for warning in settings.warnings:
         console.print(f"warning: {warning}", markup=False, soft_wrap=True)
