@@ -155,6 +155,7 @@ async def test_a_stream_ends_with_done_and_has_usage_only_if_asked(gateway: Gate
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["completion_tokens"] == 2
     assert chunks[-2]["choices"][0]["delta"] == {}
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["stop"]
     assert not any("usage" in chunk for chunk in chunks[:-1])
 
 
@@ -194,6 +195,15 @@ async def test_reasoning_has_its_own_field_under_both_names(open_gateway: Gatewa
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "let me see"
     assert "".join(delta.get("content", "") for delta in deltas) == "four"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_thought_that_is_cut_ends_with_length(open_gateway: GatewayFactory, stream: bool) -> None:
+    gateway = open_gateway(lambda request: say(request, "reasoning:let me", "reasoning: see", "four"))
+    answer = await gateway.http.post(CHAT, json=ASK | {"max_tokens": 2, "stream": stream})
+    last = events_of(answer.text)[-1] if stream else answer.json()
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert "four" not in answer.text
 
 
 async def test_developer_means_system_and_two_system_turns_are_one(gateway: Gateway) -> None:

@@ -37,6 +37,19 @@ async def test_a_client_that_sends_many_fields_is_served(gateway: Gateway) -> No
     assert "tools" in response.headers["x-pomona-warning"]
 
 
+@pytest.mark.parametrize("version", ["2023-01-01", "2023-06-01", "2099-12-31", "soon"])
+@pytest.mark.parametrize("key", [{"authorization": "Bearer first"}, {"x-api-key": "first"}])
+async def test_every_version_and_either_key_header_are_taken_alike(
+    open_gateway: GatewayFactory, version: str, key: dict[str, str]
+) -> None:
+    gateway = open_gateway(api_keys=("first",))
+    headers = {"anthropic-version": version, **key}
+    served = await gateway.http.post(URL + "?beta=true", json=ASK, headers=headers)
+    refused = await gateway.http.post(URL + "?beta=true", json=ASK | {"messages": []}, headers=headers)
+    assert (served.status_code, served.json()["type"]) == (200, "message")
+    assert (refused.status_code, set(refused.json())) == (400, {"type", "error", "request_id"})
+
+
 async def test_turns_of_one_role_are_merged(gateway: Gateway) -> None:
     two = [{"role": "user", "content": "a"}, {"role": "ctx", "content": [{"type": "text", "text": "b"}]}]
     assert await prompt_of(gateway, messages=two) == await prompt_of(
