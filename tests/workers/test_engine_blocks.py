@@ -10,6 +10,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from pomona.cache.client import CacheClient
 from pomona.cache.keys import Fingerprint
 from pomona.runtime.mailbox import Peer
+from pomona.runtime.wire import replace
 from pomona.workers.engine import Engine
 from pomona.workers.messages import RequestId, Usage
 from pomona.workers.prefix import PrefixStore, layout_of
@@ -72,6 +73,30 @@ def test_identical_prompts_and_resumed_requests_count_no_more_cached_than_prompt
         assert outcomes["b"].tokens == first.tokens
         cached = {name: outcome.finish.usage.cached_tokens for name, outcome in outcomes.items() if outcome.finish}
         assert cached == {"b": 20, "twin": 16, "other twin": 19}
+
+
+def test_a_prompt_that_is_only_read_is_kept(house: CacheHouse) -> None:
+    with engine_of(house) as engine:
+        outcome = run(engine, [ask("a", PROMPT, max_tokens=0)])["a"]
+        assert outcome.tokens == []
+        stored(engine, 1)
+        finish = run(engine, [ask("b", PROMPT, max_tokens=1)])["b"].finish
+        assert finish is not None
+        assert finish.usage.cached_tokens == BLOCK
+
+
+def test_a_retry_of_a_cancelled_prefill_goes_on_from_there(house: CacheHouse) -> None:
+    again = ask("b", words(3, 200), max_tokens=4)
+    with engine_of(house) as engine:
+        engine.assign(replace(again, id=RequestId("a")))
+        while engine.progress().get(RequestId("a"), 0) < 64:
+            engine.step()
+        engine.cancel(RequestId("a"))
+        stored(engine, 4)
+        outcome = run(engine, [again])["b"]
+        assert outcome == solo(tiny(), again)
+        assert outcome.finish is not None
+        assert outcome.finish.usage.cached_tokens == 64
 
 
 def test_what_a_cancelled_prefill_had_computed_is_kept(house: CacheHouse) -> None:
