@@ -135,6 +135,7 @@ def test_a_launchd_file_has_absolute_paths_and_a_label_like_its_name(path: Path)
     assert job["ProgramArguments"] == ["/opt/pomona/.venv/bin/pomona", "serve"]
     for key in ("WorkingDirectory", "StandardOutPath", "StandardErrorPath"):
         assert job[key].startswith("/Users/someone")
+    assert all(folder.startswith("/") for folder in job["EnvironmentVariables"]["PATH"].split(":"))
     assert job["ExitTimeOut"] > Config().stop_grace_s
     assert job["KeepAlive"] == {"SuccessfulExit": False}
 
@@ -144,6 +145,13 @@ def test_launchd_is_served_as_agent_and_as_daemon() -> None:
     assert "UserName" not in jobs["dev.pomona.agent"]
     assert jobs["dev.pomona.daemon"]["UserName"] == "@USER@"
     assert jobs["dev.pomona.daemon"]["EnvironmentVariables"]["HOME"] == "@HOME@"
+
+
+@pytest.mark.parametrize("path", PLISTS, ids=lambda path: path.stem)
+def test_launchd_services_are_stopped_so_that_they_stay_so(path: Path) -> None:
+    documented = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert re.search(rf"launchctl bootstrap .*/{path.name}", documented)
+    assert re.search(rf"\| stop \|.*launchctl bootout [^`]*/{path.stem}`", documented)
 
 
 ROOMS = ("gateway", "scheduler", "workers", "cache")
