@@ -33,7 +33,7 @@ def pomona(context: typer.Context) -> None:
 def serve(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Ids of imported models, or folders; several run side by side."),
+        typer.Argument(metavar="[MODEL]...", help="Ids of imported models, folders or GGUF files, side by side."),
     ] = None,
     host: HostOption = None,
     port: PortOption = None,
