@@ -9,6 +9,9 @@ from tests.support.server import Server, wait_until
 from tests.support.streams import Heard, all_started, listen
 from tests.system.conftest import MODEL
 
+SOON_S = 3.0
+"""A step or a prefill chunk takes well under a second; left alone, these requests would run for a minute."""
+
 
 def long_answer(topic: int) -> dict[str, Any]:
     return {
@@ -42,7 +45,7 @@ async def test_four_streaming_and_four_waiting_clients_vanish(smollm2: Server) -
             wait_until, lambda: smollm2.gauge("pomona_scheduler_running") == 8, 60, "all eight are running"
         )
         await hang_up(tasks)
-        await asyncio.to_thread(wait_until, smollm2.settled, 1, "all eight have stopped")
+        await asyncio.to_thread(wait_until, smollm2.settled, SOON_S, "all eight have stopped")
 
 
 async def test_a_client_vanishes_during_prefill(smollm2: Server) -> None:
@@ -54,4 +57,4 @@ async def test_a_client_vanishes_during_prefill(smollm2: Server) -> None:
             wait_until, lambda: smollm2.gauge("pomona_scheduler_running") == 1, 30, "it is in prefill"
         )
         await hang_up([task])
-        await asyncio.to_thread(wait_until, smollm2.settled, 1, "prefill has stopped")
+        await asyncio.to_thread(wait_until, smollm2.settled, SOON_S, "prefill has stopped")
