@@ -1,9 +1,8 @@
 """Messages of any API as the turns that chat templates know: role, text, tool calls."""
 
-import json
 from collections.abc import Sequence
 
-from pomona.gateway.body import JsonObject, JsonValue
+from pomona.gateway.body import BodyError, JsonObject, JsonValue, parse_json
 from pomona.gateway.errors import invalid
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
@@ -81,8 +80,8 @@ def _call(call: JsonValue, where: str) -> JsonObject:
 def _arguments(arguments: JsonValue) -> JsonValue:
     if isinstance(arguments, str):
         try:
-            value: JsonValue = json.loads(arguments)
-        except ValueError:
+            value = parse_json(arguments.encode())
+        except BodyError:
             return arguments
         return value if isinstance(value, dict) else arguments
     return arguments

@@ -120,6 +120,14 @@ async def test_a_coding_agents_request_is_served(gateway: Gateway) -> None:
     assert "custom, function, namespace, web_search" in answer.headers["x-pomona-warning"]
 
 
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": ' * 5000, "[1]", ""])
+async def test_arguments_that_are_no_json_object_stay_text(gateway: Gateway, arguments: str) -> None:
+    call = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": arguments}
+    items = [call, {"type": "function_call_output", "call_id": "call_1", "output": "42"}]
+    answer = await gateway.http.post(URL, json=ASK | {"input": items})
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_earlier_response_is_continued(gateway: Gateway, stream: bool) -> None:
     answer = await gateway.http.post(URL, json=ASK | {"stream": stream})
