@@ -124,7 +124,8 @@ def openai_body(error: ApiError) -> JsonObject:
 
 
 def anthropic_body(error: ApiError, request_id: str) -> JsonObject:
-    message = error.message if error.param is None else f"{error.param}: {error.message}"
+    told = error.param is None or error.message.startswith(error.param)
+    message = error.message if told else f"{error.param}: {error.message}"
     detail: JsonObject = {"type": anthropic_type(error.status), "message": message}
     return {"type": "error", "error": detail, "request_id": request_id}
 

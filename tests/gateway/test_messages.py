@@ -138,6 +138,14 @@ async def test_counting_needs_no_limit_and_runs_nothing(gateway: Gateway) -> Non
     assert counted.json() == {"input_tokens": len(await prompt_of(gateway))}
 
 
+async def test_a_field_is_named_once(gateway: Gateway) -> None:
+    message = (await gateway.http.post(URL, json=ASK | {"max_tokens": -1})).json()["error"]["message"]
+    assert message.startswith("max_tokens: ")
+    assert message.count("max_tokens") == 1
+    message = (await gateway.http.post(URL, json=ASK | {"model": "nobody"})).json()["error"]["message"]
+    assert message.startswith("model: ")
+
+
 @pytest.mark.parametrize(
     ("field", "names"),
     [
