@@ -3,13 +3,20 @@
 import logging
 import os
 import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import TypeAlias
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 VARIABLE = "POMONA_LOG"
 
+Raised: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+"""What `sys.exc_info` gives."""
+
 
 class LineFormatter(logging.Formatter):
-    """One line for each event; only at debug level does a traceback follow it."""
+    """One line for each event, with the error and its place if there is one; at debug level a traceback follows."""
 
     def __init__(self, actor: str, tracebacks: bool) -> None:
         super().__init__(f"%(asctime)s %(levelname)-7s {actor} %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -23,9 +30,18 @@ class LineFormatter(logging.Formatter):
         raised, record.exc_info = record.exc_info, None
         stack, record.stack_info = record.stack_info, None
         try:
-            return " ".join(super().format(record).splitlines())
+            return " ".join(super().format(record).splitlines()) + _cause(raised)
         finally:
             record.exc_text, record.exc_info, record.stack_info = cached, raised, stack
+
+
+def _cause(raised: Raised | None) -> str:
+    """` error=… at=FILE:LINE`, the line that raised; nothing where nothing was raised."""
+    if raised is None or raised[1] is None:
+        return ""
+    frames = traceback.extract_tb(raised[2])
+    place = f" at={Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f" error={one_line(raised[1])[:300]!r}{place}"
 
 
 def configure(actor: str, level: str | None = None) -> None:
