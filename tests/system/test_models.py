@@ -49,7 +49,7 @@ def cached_tokens(server: Server, text: str) -> tuple[str, int]:
 
 
 def test_a_prompt_is_read_once_even_across_a_restart(tmp_path: Path, tiny_model: Path) -> None:
-    toml = "[cache]\nblock_bytes = 65536\nmin_free_bytes = 0\n"
+    toml = "[cache]\nram_bytes = 0\nblock_bytes = 65536\nmin_free_bytes = 0\n"
     prompt = "The river and the stone. " * 60
     with serving(tmp_path / "home", [tiny_model], toml=toml) as server:
         cold, nothing = cached_tokens(server, prompt)
@@ -63,6 +63,16 @@ def test_a_prompt_is_read_once_even_across_a_restart(tmp_path: Path, tiny_model:
         restarted, restored = cached_tokens(again, prompt)
         assert restarted == cold
         assert restored >= some
+
+
+def test_the_beginning_that_two_prompts_share_is_read_once(tmp_path: Path, tiny_model: Path) -> None:
+    with serving(tmp_path / "home", [tiny_model], toml="[cache]\nenabled = false\n") as server:
+        first, nothing = cached_tokens(server, "One beginning, and then the river.")
+        assert nothing == 0
+        assert cached_tokens(server, "One beginning, and then the stone.")[1] > 10
+        again, whole = cached_tokens(server, "One beginning, and then the river.")
+        assert again == first
+        assert whole > 20
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "qwen3_next"])
