@@ -10,7 +10,7 @@ from pomona.runtime.mailbox import now
 from pomona.workers.batch import Batch
 from pomona.workers.cost import PrefillCost
 from pomona.workers.drawn import Drawn
-from pomona.workers.messages import Request, RequestId, TokenEvent, Usage, WorkerStats
+from pomona.workers.messages import PositionLogprobs, Request, RequestId, TokenEvent, Usage, WorkerStats
 from pomona.workers.meter import Meter
 from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore
@@ -195,14 +195,25 @@ class Engine:
             if row.finish is not None:  # cancelled meanwhile
                 continue
             if finite:
-                events.append(row.commit(token, logprobs))
-                self.meter.committed(1)
+                events.append(self._commit_one(row, token, logprobs))
             else:
                 log.error("non-finite logits: request=%s position=%d", row.request.id, len(row.committed))
                 events.append(
                     row.end("error", f"the model's logits are not finite at output token {len(row.committed)}")
                 )
         return events
+
+    def _commit_one(self, row: Row, token: int, logprobs: PositionLogprobs | None) -> TokenEvent:
+        """What goes wrong in one row's text ends that row; its neighbours have no part in it."""
+        position = len(row.committed)
+        try:
+            event = row.commit(token, logprobs)
+        except Exception as error:
+            log.exception("commit failed: request=%s position=%d", row.request.id, position)
+            del row.committed[position:]
+            return row.end("error", f"output token {position} could not be turned into text: {error}")
+        self.meter.committed(1)
+        return event
 
     def _retire(self, rows: Sequence[Row], drawn: Drawn | None = None) -> list[int]:
         """Take rows out of the batch; what they hold is stored unless they failed.

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from pomona.runtime.wire import replace
 from pomona.workers.engine import SMALLEST_CHUNK, Engine
 from pomona.workers.messages import Request, RequestId, TokenEvent, Usage, WorkerStats
+from pomona.workers.vocabulary import Vocabulary
 from tests.support.tiny_model import FAMILIES
 from tests.workers import law
 from tests.workers.engines import Outcome, any_request, ask, make_engine, run, solo, steps, tiny, words
@@ -325,6 +327,45 @@ def test_a_prefill_that_fails_fails_its_own_requests_only(every: int, stall_s: f
     for request in good:
         assert outcomes[request.id] == solo(loaded, request)
     assert held(engine) == (0, 0, 0, 0)
+
+
+class Unreadable:
+    """A vocabulary that cannot say what one token stands for."""
+
+    def __init__(self, vocabulary: Vocabulary, token: int) -> None:
+        self._vocabulary = vocabulary
+        self._token = token
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vocabulary, name)
+
+    def bytes_of(self, token: int) -> bytes:
+        if token == self._token:
+            raise LookupError("no such token")
+        return self._vocabulary.bytes_of(token)
+
+
+def test_a_token_that_cannot_be_turned_into_text_ends_its_row_only() -> None:
+    loaded = tiny()
+    requests = [ask(f"r{seed}", prompt(seed, 20), max_tokens=12, ignore_eos=True) for seed in range(4)]
+    alone = {request.id: solo(loaded, request) for request in requests}
+    token = next(
+        token
+        for token in alone["r0"].tokens[2:]
+        if token not in alone["r0"].tokens[:2] and not any(token in alone[f"r{seed}"].tokens for seed in (1, 2, 3))
+    )
+    place = alone["r0"].tokens.index(token)
+    readable = loaded._replace(vocabulary=cast(Vocabulary, Unreadable(loaded.vocabulary, token)))
+    outcomes = run(make_engine(readable), requests)
+    finish = outcomes["r0"].finish
+    assert finish is not None
+    assert (finish.reason, finish.message) == (
+        "error",
+        f"output token {place} could not be turned into text: no such token",
+    )
+    assert outcomes["r0"].tokens == alone["r0"].tokens[:place]
+    for seed in (1, 2, 3):
+        assert outcomes[f"r{seed}"] == alone[f"r{seed}"]
 
 
 # logits
