@@ -92,7 +92,16 @@ class CacheService:
             if self._switch.due(now) and self._try_again():
                 self._switch.on(now)
         except OSError as error:
+            if self._opened and isinstance(error, FileNotFoundError):
+                self._forget_all()
             self._switch.off(str(error), now)
+
+    def _forget_all(self) -> None:
+        """Somebody removed the folder, or a part of it that `open` makes; the next try begins with what is there."""
+        self._files.close()
+        self._temporary.clear()
+        self.index = BlockIndex()
+        self._opened = False
 
     def _try_again(self) -> bool:
         """True if the tier may write again. Raises OSError."""

@@ -1,6 +1,7 @@
 import errno
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pomona.cache.block import Block
 from pomona.cache.disk import BlockFolder
 from pomona.cache.index import Owner
+from pomona.cache.lock import FolderBusy, FolderLock
 from pomona.cache.messages import (
     Abort,
     AskCacheStats,
@@ -340,6 +342,26 @@ def test_housekeeping_that_fails_switches_off(tmp_path: Path) -> None:
     tier.tick()
     assert tier.stats().detail == f"off: [Errno {errno.EROFS}] {os.strerror(errno.EROFS)}"
     assert tier.found(1) == 1
+
+
+@pytest.mark.parametrize("part", [".", "tmp"])
+def test_a_folder_that_was_removed_is_made_again(tier: Tier, part: str) -> None:
+    tier.put(1)
+    tier.lookup(1)
+    tier.reserve(2)
+    shutil.rmtree(tier.disk._root / part)
+    tier.tick()
+    assert not tier.stats().enabled
+    assert tier.stats().leases == tier.stats().reserved_bytes == 0
+    tier.tick(5.0)
+    assert tier.stats().enabled
+    assert tier.found(1) == (0 if part == "." else 1)
+    tier.tell(Commit(key(2)))
+    assert tier.put(2)
+    assert tier.found(2) == 1
+    with pytest.raises(FolderBusy):
+        FolderLock(tier.disk._root / "lock")
+    assert tier.service.stop_writes()
 
 
 def test_a_temporary_file_that_cannot_be_removed_switches_off(tier: Tier) -> None:
