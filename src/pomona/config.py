@@ -11,10 +11,11 @@ from pomona.runtime.wire import Section
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 """0 lets the system choose a free one."""
-Positive = Annotated[int, Meta(ge=1)]
-Size = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Size = Annotated[int, Meta(ge=0, le=2**53)]
 """Bytes, or a number of things that may be none."""
-Seconds = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e7)]
+"""Up to some months; timers take no infinity."""
 Name = Annotated[str, Meta(min_length=1)]
 
 

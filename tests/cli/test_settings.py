@@ -120,6 +120,12 @@ def test_a_key_file_that_others_can_read_gives_a_warning(file: Path, tmp_path: P
         ("[gateway]\nhost = [1]", "gateway.host: must be a string, not an array"),
         ("gateway = 3", "gateway: must be a table, not 3"),
         ('[worker]\nstall_s = "fast"', "worker.stall_s: must be a number, not 'fast'"),
+        ("stop_grace_s = inf", "stop_grace_s: must be a number <= 10000000.0, not inf"),
+        ("[cache]\nmax_bytes = 1" + "0" * 18, f"cache.max_bytes: must be an integer <= {2**53}, not 1" + "0" * 18),
+        (
+            "[worker]\nmax_running = 1" + "0" * 18,
+            f"worker.max_running: must be an integer <= {2**53}, not 1" + "0" * 18,
+        ),
         ("[worker]\nstall_s = -1", "worker.stall_s: must be a number >= 0.0, not -1"),
         ("[worker]\nmax_running = 0", "worker.max_running: must be an integer >= 1, not 0"),
         ("[cache]\nenabled = 1", "cache.enabled: must be true or false, not 1"),
