@@ -145,7 +145,7 @@ def test_an_unexpected_error_is_one_line_on_the_terminal(control: Control) -> No
     assert control.hear() == Failed("ValueError: out of tea", final=False)
     assert process.wait(LIMIT_S) == host.FAILED
     (line,) = stderr(process).splitlines()
-    assert line.endswith(" ERROR   worker:a ended-by-error error='ValueError: out of tea'")
+    assert " ERROR   worker:a ended-by-error error='ValueError: out of tea' at=actors.py:" in line
 
 
 def test_the_debug_log_has_the_traceback(control: Control) -> None:

@@ -43,7 +43,7 @@ def host(spec: ActorSpec) -> int:
             mailbox.failed(str(failure))
             return FAILED
         except Exception as error:
-            logger.exception("ended-by-error error=%r", log.one_line(error))
+            logger.exception("ended-by-error")
             mailbox.failed(log.one_line(error), final=False)
             return FAILED
     return 0
