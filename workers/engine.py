@@ -21,9 +21,9 @@ from pomona.workers.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 SMALLEST_CHUNK = 16
-"""Prompt tokens of a step's first prefill chunk under the tightest budget."""
+"""Prompt tokens of the first chunk behind a decode step under the tightest budget."""
 WORTHWHILE_CHUNK = 64
-"""Prompt tokens below which a further chunk in the same step waits for the next, unless it ends its prompt."""
+"""Prompt tokens below which a further chunk waits for the next decode step, unless it ends its prompt."""
 
 
 class EngineLimits(NamedTuple):
@@ -86,7 +86,6 @@ class Engine:
         self._prefills, ended = without(self._prefills, row)
         for prefill in ended:
             prefill.store()
-            prefill.remember()
         if any(other is row for other in self._batch.rows):
             self._retire([row], self._drawn)
         return row.usage()
@@ -95,7 +94,6 @@ class Engine:
         """Drop everything; what was computed stays stored, so that the same requests go on from there."""
         for prefill in self._prefills:
             prefill.store()
-            prefill.remember()
         self._retire(list(self._batch.rows), self._drawn)
         self._prefills, self._waiting, self._drawn = [], [], None
 
@@ -289,5 +287,4 @@ class Engine:
             else:
                 self._batch.join(row, prefill.caches)
         self._prefills.remove(prefill)
-        prefill.remember()
         return events

@@ -62,15 +62,12 @@ class Prefill:
         return self._tokens[self.done : self.done + count]
 
     def store(self) -> None:
-        """Hand what was computed to the cache; also what a cancelled request leaves."""
+        """Hand what was computed to both tiers, also what a cancelled request leaves; it is not written any more."""
         if self.done > (self.restored or 0):
             self._prefixes.store(self._tokens[: self.done], self._salt, self.caches, self.restored or 0)
+        self._prefixes.remember(self._tokens[: self.done], self._salt, self.caches)
         for row in self.rows:
             row.stored = self.done
-
-    def remember(self) -> None:
-        """Leave the caches to the RAM tier; they are not written any more."""
-        self._prefixes.remember(self._tokens[: self.done], self._salt, self.caches)
 
 
 class Part(NamedTuple):

@@ -93,15 +93,15 @@ class PrefixStore:
             return 0
         if len(tokens) // self._form.tokens * self._form.tokens <= at_least:
             return 0
-        root = self._root_for_salt(salt)
-        keys = chain(root, tokens, self._form.tokens)
+        chained = self.keys_of(tokens, salt)
+        keys = chained[1:]
         lease = self._client.lookup(keys) if keys else None
         if lease is None:
             return 0
         try:
             if len(lease.blocks) * self._form.tokens <= at_least:
                 return 0
-            payloads = self._read(self._client, lease, (root, *keys))
+            payloads = self._read(self._client, lease, chained)
             stored = len(payloads)
             self._writer.learn(keys[:stored], keys[stored:])
             if stored * self._form.tokens <= at_least:
