@@ -21,9 +21,6 @@ from pomona.workers.warmup import warm_up
 
 log = logging.getLogger(__name__)
 
-CHUNK_S = 0.5
-"""Seconds of one prefill forward; short enough that a client who leaves is noticed within one."""
-
 
 class WorkerActor:
     """Serves one model. It runs steps on its own while it has work; commands are applied between two steps.
@@ -70,9 +67,7 @@ class WorkerActor:
             model,
             vocabulary,
             frozenset(tokenizer.eos_token_ids),
-            EngineLimits(
-                self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s, CHUNK_S
-            ),
+            EngineLimits(self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s),
             prefixes,
         )
         warm_up(engine, len(vocabulary), mailbox.progress)

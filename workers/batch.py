@@ -99,10 +99,10 @@ class Batch:
         return next(index for index, other in enumerate(self.rows) if other is row)
 
     def extract(self, row: Row) -> list[Any]:
-        """A row's caches as mlx-lm's own, copied and evaluated."""
+        """A row's caches as mlx-lm's own; the copies are launched, and what is written to the batch comes after."""
         index = self._index(row)
         caches = list(self._caches) if self.width_limit == 1 else [cache.extract(index) for cache in self._caches]
-        mx.eval([cache.state for cache in caches])
+        mx.async_eval([cache.state for cache in caches])
         return caches
 
 

@@ -21,9 +21,7 @@ from pomona.workers.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 SMALLEST_CHUNK = 16
-"""Prompt tokens of the first chunk behind a decode step under the tightest budget."""
-WORTHWHILE_CHUNK = 64
-"""Prompt tokens below which a further chunk waits for the next decode step, unless it ends its prompt."""
+"""Prompt tokens of a prefill forward under the tightest budget."""
 
 
 class EngineLimits(NamedTuple):
@@ -32,9 +30,16 @@ class EngineLimits(NamedTuple):
     prefill_chunk: int
     """Prompt tokens of one prefill forward, at most."""
     stall_s: float
-    """Seconds of prefill between two decode steps."""
-    chunk_s: float | None = None
-    """Seconds of one prefill forward, for which a cancel waits; None: `stall_s`."""
+    """Seconds of one prefill forward, for which the running rows and a cancel wait."""
+
+
+class Left(NamedTuple):
+    """What a row that left the batch holds: the KV of the first `held` of `tokens`."""
+
+    row: Row
+    tokens: list[int]
+    held: int
+    caches: list[Any]
 
 
 class Engine:
@@ -61,8 +66,8 @@ class Engine:
         self._prefills: list[Prefill] = []
         self._waiting: list[Row] = []
         self._drawn: Drawn | None = None
-        self._slack = limits.stall_s
-        """Seconds of prefill that are left before the next decode step."""
+        self._prefill_is_next = True
+        """A running row waits for one prefill forward between two of its tokens, and for no second."""
 
     @property
     def max_running(self) -> int:
@@ -125,16 +130,16 @@ class Engine:
         )
 
     def step(self) -> list[TokenEvent]:
-        """One forward: a decode step of all running rows, or a prefill chunk where its budget allows one.
+        """One forward: a decode step of all running rows and a prefill chunk take turns.
 
         Drawn tokens are committed while the next decode step's forward runs; before a chunk, which would keep them
         waiting, they get a step of their own.
         """
         events = self._start()
-        if self._prefills and self._prefill_is_due():
+        if self._prefills and (self._prefill_is_next or not self._batch.rows):
             return events + (self._flush() if self._drawn is not None else self._prefill())
         if self._batch.rows or self._drawn is not None:
-            self._slack = self._limits.stall_s
+            self._prefill_is_next = True
             events += self._decode()
         return events
 
@@ -165,9 +170,9 @@ class Engine:
     def _decode(self) -> list[TokenEvent]:
         begin = now()
         drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            # A row whose drawn token is its last needs no further forward.
-            self._retire([row for row in drawn.rows if row.finish is None and row.remaining == 1], drawn)
+        # A row whose drawn token is its last needs no further forward.
+        last = [row for row in drawn.rows if row.finish is None and row.remaining == 1] if drawn is not None else []
+        left, _ = self._take_out(last)
         rows = list(self._batch.rows)
         logits = self._batch.forward() if rows else None
         if logits is not None:
@@ -175,9 +180,11 @@ class Engine:
         events = self._commit(drawn) if drawn is not None else []
         if logits is not None:
             ended = [row for row in rows if row.finish is not None]
-            order = self._retire(ended)
+            more, order = self._take_out(ended)
+            left += more
             if self._batch.rows:
                 self._draw(logits[mx.array(order)] if ended else logits)
+        self._keep(left)
         self.meter.decoded(len(rows), now() - begin)
         return events
 
@@ -213,30 +220,33 @@ class Engine:
         self.meter.committed(1)
         return event
 
-    def _retire(self, rows: Sequence[Row], drawn: Drawn | None = None) -> list[int]:
-        """Take rows out of the batch; what they hold is stored unless they failed.
+    def _retire(self, rows: Sequence[Row], drawn: Drawn | None = None) -> None:
+        """Take rows out of the batch and store what they hold.
 
         `drawn` is what they drew and did not commit: what it tells of their logits counts as well.
         """
+        left, _ = self._take_out(rows)
+        self._keep([each for each in left if drawn is None or drawn.finite(each.row)])
+
+    def _take_out(self, rows: Sequence[Row]) -> tuple[list[Left], list[int]]:
+        """Rows leave the batch; their KV is on its way into copies. Also where each row that stays was before."""
+        left = []
         for row in rows:
             held = self._batch.length_of(row)
-            if not self._prefixes.wants(row.stored, held):
+            if self._prefixes.wants(row.stored, held):
+                left.append(Left(row, row.tokens, held, self._batch.extract(row)))
+        return left, self._batch.leave(rows)
+
+    def _keep(self, left: Sequence[Left]) -> None:
+        """Store what rows held that left the batch, unless they failed."""
+        for row, tokens, held, caches in left:
+            if row.finish is not None and row.finish.reason == "error":
                 continue
-            failed = row.finish is not None and row.finish.reason == "error"
-            if not failed and (drawn is None or drawn.finite(row)):
-                tokens, salt, caches = row.tokens[:held], row.request.cache_salt, self._batch.extract(row)
-                self._prefixes.store(tokens, salt, caches, row.stored)
-                self._prefixes.remember(tokens, salt, caches)
-        return self._batch.leave(rows)
+            salt = row.request.cache_salt
+            self._prefixes.store(tokens[:held], salt, caches, row.stored)
+            self._prefixes.remember(tokens[:held], salt, caches)
 
     # prefill
-
-    def _prefill_is_due(self) -> bool:
-        """True while no row decodes, once after each decode step, and again if what is left is worth a forward."""
-        if not self._batch.rows or self._slack == self._limits.stall_s:
-            return True
-        left = self._prefills[0].left
-        return self.meter.prefill_cost.tokens_within(self._slack) >= min(left, WORTHWHILE_CHUNK)
 
     def _flush(self) -> list[TokenEvent]:
         """Commit what was drawn, without a forward."""
@@ -246,15 +256,11 @@ class Engine:
         return events
 
     def _prefill(self) -> list[TokenEvent]:
-        for prefill in self._prefills:
-            self.meter.restored(prefill.begin())
-        chunk_s = self._limits.stall_s if self._limits.chunk_s is None else self._limits.chunk_s
-        seconds = min(chunk_s, self._slack) if self._batch.rows else chunk_s
-        tokens = self.meter.prefill_cost.tokens_within(seconds)
-        begin = now()
-        events = self._advance(plan_chunk(self._prefills, min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, tokens))))
-        self._slack -= now() - begin
-        return events
+        self._prefill_is_next = False
+        tokens = self.meter.prefill_cost.tokens_within(self._limits.stall_s)
+        parts = plan_chunk(self._prefills, min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, tokens)))
+        self.meter.restored(sum(prefill.restored for prefill, _ in parts if not prefill.computed))
+        return self._advance(parts)
 
     def _advance(self, parts: Sequence[Part]) -> list[TokenEvent]:
         begin = now()

@@ -12,19 +12,23 @@ from pomona.workers.slots import SlotCache, SlotLengths
 
 SHARED_REACH = 1024
 """Tokens up to which a prompt is computed together with others; beyond it, copying its KV costs more than it saves."""
+WORTH_WAITING = 32
+"""Tokens of a common beginning for which a prompt waits until another has computed them."""
 
 
 class Prefill:
     """The computation of all tokens but the last of one or more rows whose tokens are identical."""
 
     def __init__(self, model: Any, row: Row, prefixes: PrefixStore) -> None:
+        self._model = model
         self._prefixes = prefixes
         self.rows = [row]
         self._tokens = row.tokens[:-1]
         self._salt = row.request.cache_salt
         self.caches: list[Any] = make_prompt_cache(model)
-        self.restored: int | None = None
-        """Tokens that need not be computed; None before `begin`."""
+        self._looked_up = False
+        self.restored = 0
+        """Tokens that need not be computed, as far as `begin` has found."""
         self.done = 0
 
     @property
@@ -40,14 +44,26 @@ class Prefill:
         """True if its next chunk can be computed together with others'."""
         return len(self._tokens) <= SHARED_REACH and supports(self.caches)
 
-    def begin(self) -> int:
-        """Restore the longest stored prefix, once; returns the tokens restored by this call."""
-        if self.restored is not None:
-            return 0
+    @property
+    def computed(self) -> int:
+        """Tokens that were not restored."""
+        return self.done - self.restored
+
+    def begin(self) -> None:
+        """Restore the longest stored prefix; again, while nothing is computed, if the memory holds a longer one."""
+        if self._looked_up and (self.computed or self._prefixes.in_memory(self._tokens, self._salt) <= self.done):
+            return
+        self._looked_up = True
+        self.caches = make_prompt_cache(self._model)
         self.restored = self.done = self._prefixes.restore(self._tokens, self._salt, self.caches)
         first = self.rows[0]  # for the others all of the prompt counts as restored
         first.cached_tokens = min(self.restored, len(first.request.prompt))
-        return self.restored
+
+    def waits_for(self, other: "Prefill") -> bool:
+        """True if what `other` is about to compute would save this one enough to come after it."""
+        if self._salt != other._salt or not (self._prefixes.keeps_recent and supports(self.caches)):
+            return False
+        return shared_beginning(self._tokens, other._tokens) - self.done >= WORTH_WAITING
 
     def serves(self, row: Row) -> bool:
         """True if another row can use the very same computation."""
@@ -63,8 +79,8 @@ class Prefill:
 
     def store(self) -> None:
         """Hand what was computed to both tiers, also what a cancelled request leaves; it is not written any more."""
-        if self.done > (self.restored or 0):
-            self._prefixes.store(self._tokens[: self.done], self._salt, self.caches, self.restored or 0)
+        if self.computed:
+            self._prefixes.store(self._tokens[: self.done], self._salt, self.caches, self.restored)
         self._prefixes.remember(self._tokens[: self.done], self._salt, self.caches)
         for row in self.rows:
             row.stored = self.done
@@ -80,20 +96,33 @@ class Part(NamedTuple):
 def plan_chunk(prefills: Sequence[Prefill], tokens: int) -> list[Part]:
     """What one forward of about `tokens` tokens computes: the first prompt's next tokens, and with them whole ends.
 
-    Prompts that end in this forward are computed together, padded to the longest; the padding counts.
+    Prompts that end in this forward are computed together, padded to the longest; the padding counts. Each is looked
+    up when its turn comes, so that it finds what those before it have computed.
     """
     first = prefills[0]
+    first.begin()
     parts = [Part(first, min(first.left, tokens))]
     if first.left > tokens or not first.can_share:
         return parts
     width = first.left
     for prefill in prefills[1:]:
+        if width * (len(parts) + 1) > tokens:
+            break
+        prefill.begin()
+        if any(prefill.waits_for(part.prefill) for part in parts):
+            continue
         wider = max(width, prefill.left)
         if not prefill.can_share or wider * (len(parts) + 1) > tokens:
             break
         width = wider
         parts.append(Part(prefill, prefill.left))
     return parts
+
+
+def shared_beginning(one: list[int], other: list[int]) -> int:
+    """Tokens with which both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def run_chunk(model: Any, parts: Sequence[Part]) -> int:

@@ -87,6 +87,16 @@ class PrefixStore:
         copy_prefix(entry, length, caches)
         return length
 
+    @property
+    def keeps_recent(self) -> bool:
+        """True if what is remembered can be restored at once."""
+        return self._recent.keeps
+
+    def in_memory(self, tokens: Sequence[int], salt: str) -> int:
+        """Tokens of the longest prefix that the RAM tier holds."""
+        hit = self._recent.longest(tokens, salt)
+        return hit[1] if hit is not None else 0
+
     def _restore_from_disk(self, tokens: Sequence[int], salt: str, caches: list[Any], at_least: int) -> int:
         """As `restore`, where the stored blocks hold more than `at_least` tokens; else 0."""
         if self._client is None or self._writer is None or len(caches) != len(self._form.layout.layers):
@@ -135,7 +145,7 @@ class PrefixStore:
 
     def wants(self, stored: int, held: int) -> bool:
         """True if a row that holds `held` tokens, of which `stored` were handed over before, has more to store."""
-        if self._recent.keeps and held > stored:
+        if self.keeps_recent and held > stored:
             return True
         return self._writer is not None and held // self._form.tokens > stored // self._form.tokens
 

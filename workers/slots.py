@@ -94,10 +94,14 @@ class SlotCache:
         return own_keys[:rows, :, :reach], own_values[:rows, :, :reach]
 
     def _reserve(self, rows: int, reach: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """The buffers, with room for `rows` slots of `reach` tokens; they grow in steps and shrink when all left."""
+        """The buffers, with room for `rows` slots of `reach` tokens; they shrink when all left.
+
+        Slots double, so that rows that join one after another do not each move all that is there.
+        """
         slots, capacity = (0, 0) if self.keys is None else (self.keys.shape[0], self.keys.shape[2])
         if self.keys is None or self.values is None or rows > slots or reach > capacity:
-            slots, capacity = max(rows, slots), max(-(-reach // STEP) * STEP, capacity)
+            slots = slots if rows <= slots else max(rows, 2 * slots)
+            capacity = max(-(-reach // STEP) * STEP, capacity)
             self.keys = self._resized(self.keys, slots, capacity, keys)
             self.values = self._resized(self.values, slots, capacity, values)
         return self.keys, self.values

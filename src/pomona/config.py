@@ -48,8 +48,8 @@ class WorkerConfig(Section, kw_only=True):
     """Rows that a worker decodes at once."""
     prefill_chunk: Positive = 256
     """Prompt tokens in one prefill forward."""
-    stall_s: Seconds = 1.0
-    """Seconds of prefill between two decode steps of running streams."""
+    stall_s: Seconds = 0.7
+    """Seconds of one prefill forward, of which one at most comes between two tokens of a running stream."""
 
 
 class CacheConfig(Section, kw_only=True):

@@ -3,7 +3,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from pomona.workers.prefill import SHARED_REACH, Part, Prefill, plan_chunk, run_chunk, without
+from pomona.workers.prefill import SHARED_REACH, WORTH_WAITING, Part, Prefill, plan_chunk, run_chunk, without
+from pomona.workers.prefix import PrefixStore
 from pomona.workers.row import Row
 from tests.support.tiny_model import FAMILIES
 from tests.workers.engines import ask, in_memory, tiny, words
@@ -11,12 +12,14 @@ from tests.workers.engines import ask, in_memory, tiny, words
 CLOSE = 1e-4
 
 
-def prefill_of(name: str, prompt: tuple[int, ...], *, family: str = "llama", salt: str = "") -> Prefill:
+NO_STORE = in_memory(0)
+
+
+def prefill_of(
+    name: str, prompt: tuple[int, ...], *, family: str = "llama", salt: str = "", store: PrefixStore = NO_STORE
+) -> Prefill:
     loaded = tiny(family)
-    row = Row(ask(name, prompt, salt=salt), loaded.vocabulary, loaded.eos)
-    prefill = Prefill(loaded.model, row, in_memory(0))
-    assert prefill.begin() == 0
-    return prefill
+    return Prefill(loaded.model, Row(ask(name, prompt, salt=salt), loaded.vocabulary, loaded.eos), store)
 
 
 def of_lengths(*lengths: int, family: str = "llama") -> list[Prefill]:
@@ -81,7 +84,7 @@ def same_continuation(family: str, caches: list[Any], others: list[Any]) -> None
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_prompts_computed_together_are_as_if_computed_alone(family: str) -> None:
     prefills = of_lengths(30, 7, 0, 22, family=family)
-    run_chunk(tiny(family).model, [Part(prefills[0], 12)])
+    run_chunk(tiny(family).model, plan_chunk(prefills[:1], 12))
     wholes = [alone(prefill_of("", words(length, length + 1), family=family), family) for length in (30, 7, 22)]
     parts = plan_chunk(prefills, 10**6)
     assert sizes(parts) == [18, 7, 0, 22]
@@ -95,6 +98,50 @@ def test_prompts_computed_together_are_as_if_computed_alone(family: str) -> None
 def test_nothing_to_compute_is_no_forward() -> None:
     (prefill,) = of_lengths(0)
     assert (prefill.left, run_chunk(None, plan_chunk([prefill], 64))) == (0, 0)
+
+
+def begin_alike(common: int, *salts: str, family: str = "llama", ram_bytes: int = 10**9) -> list[Prefill]:
+    """Prompts of 10 tokens more than their common beginning."""
+    store = in_memory(ram_bytes)
+    return [
+        prefill_of(f"p{number}", (*words(1, common), *words(2 + number, 11)), family=family, salt=salt, store=store)
+        for number, salt in enumerate(salts)
+    ]
+
+
+def test_prompts_that_begin_alike_wait_for_the_first_and_go_on_from_what_it_computed() -> None:
+    prefills = begin_alike(WORTH_WAITING, "", "", "other", "")
+    assert [part.prefill for part in plan_chunk(prefills, 10**6)] == [prefills[0], prefills[2]]
+    run_chunk(tiny().model, [Part(prefills[0], prefills[0].left)])
+    prefills[0].store()
+    parts = plan_chunk(prefills[1:], 10**6)
+    assert [(part.prefill, part.tokens) for part in parts] == [
+        (prefills[1], 10),
+        (prefills[2], WORTH_WAITING + 10),
+        (prefills[3], 10),
+    ]
+    assert [prefill.restored for prefill in prefills] == [0, WORTH_WAITING, 0, WORTH_WAITING]
+    whole = alone(prefill_of("", (*words(1, WORTH_WAITING), *words(3, 11))), "llama")
+    run_chunk(tiny().model, parts)
+    same_continuation("llama", prefills[1].caches, whole)
+
+
+def test_nobody_waits_for_a_short_common_beginning_or_for_what_will_not_be_kept() -> None:
+    for prefills in (begin_alike(WORTH_WAITING - 1, "", ""), begin_alike(WORTH_WAITING, "", "", ram_bytes=0)):
+        assert [part.prefill for part in plan_chunk(prefills, 10**6)] == prefills
+
+
+def test_a_prompt_that_was_looked_up_too_early_looks_again_until_it_computes() -> None:
+    first, second = begin_alike(WORTH_WAITING, "", "")
+    second.begin()
+    assert second.done == 0
+    run_chunk(tiny().model, [Part(first, first.left)])
+    first.store()
+    second.begin()
+    assert (second.restored, second.done, second.rows[0].cached_tokens) == (WORTH_WAITING, WORTH_WAITING, WORTH_WAITING)
+    run_chunk(tiny().model, [Part(second, 3)])
+    second.begin()
+    assert (second.restored, second.done) == (WORTH_WAITING, WORTH_WAITING + 3)
 
 
 def test_a_prefill_serves_the_same_tokens_under_the_same_salt() -> None:
