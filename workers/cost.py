@@ -1,38 +1,58 @@
 """What a prefill forward costs on this machine: a fixed part, and a part for each token."""
 
-FORGET = 0.9
-"""Weight that an observation keeps at each newer one."""
+from dataclasses import dataclass
+
+KEPT = 0.7
+"""Share that the mean of a size keeps at each newer forward of that size."""
+FADING, FAINTEST = 0.95, 0.1
+"""A size's weight fades by the first at each forward of another size, and never below the second."""
+
+
+@dataclass(slots=True)
+class _Size:
+    """Forwards of about one size: means of their tokens and seconds."""
+
+    tokens: float
+    seconds: float
+    weight: float = 1.0
 
 
 class PrefillCost:
-    """A line through the last observations, seconds over tokens; recent ones weigh more.
+    """A line through what forwards of different sizes took lately, seconds over tokens.
 
     A chunk reads all weights whatever its size, so tokens per second alone would call small chunks slow, cut them
-    smaller and find them slower still.
+    smaller and find them slower still. Sizes within a factor of two are one point of the line, so that a thousand
+    forwards of one size do not make the others forgotten.
     """
 
     def __init__(self) -> None:
-        self._weight = self._n = self._t = self._nn = self._nt = 0.0
+        self._sizes: dict[int, _Size] = {}
 
     def observe(self, tokens: int, seconds: float) -> None:
         """One forward of `tokens` tokens, padding included, took `seconds`."""
-        self._weight = FORGET * self._weight + 1
-        self._n = FORGET * self._n + tokens
-        self._t = FORGET * self._t + seconds
-        self._nn = FORGET * self._nn + tokens * tokens
-        self._nt = FORGET * self._nt + tokens * seconds
+        for size in self._sizes.values():
+            size.weight = max(FAINTEST, FADING * size.weight)
+        known = self._sizes.setdefault(tokens.bit_length(), _Size(tokens, seconds))
+        known.tokens = KEPT * known.tokens + (1 - KEPT) * tokens
+        known.seconds = KEPT * known.seconds + (1 - KEPT) * seconds
+        known.weight = 1.0
 
     def line(self) -> tuple[float, float]:
         """Seconds of a forward, and seconds for each token; the first is 0 where sizes hardly differed."""
-        if not self._n:
+        sizes = self._sizes.values()
+        if not sizes:
             return 0.0, 0.01
-        spread = self._nn - self._n * self._n / self._weight
-        if spread > 0.01 * self._nn:
-            slope = (self._nt - self._n * self._t / self._weight) / spread
-            fixed = (self._t - slope * self._n) / self._weight
+        total = sum(size.weight for size in sizes)
+        tokens = sum(size.weight * size.tokens for size in sizes) / total
+        seconds = sum(size.weight * size.seconds for size in sizes) / total
+        spread = sum(size.weight * (size.tokens - tokens) ** 2 for size in sizes)
+        if spread > 0:
+            shared = sum(size.weight * (size.tokens - tokens) * (size.seconds - seconds) for size in sizes)
+            slope = shared / spread
+            fixed = seconds - slope * tokens
             if slope > 0 and fixed > 0:
                 return fixed, slope
-        return 0.0, max(self._t / self._n, 1e-9)
+        return 0.0, max(seconds / tokens, 1e-9)
 
     def tokens_within(self, seconds: float) -> int:
         """Tokens that a forward of at most `seconds` computes; may be 0."""

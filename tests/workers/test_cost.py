@@ -45,3 +45,16 @@ def test_newer_forwards_weigh_more() -> None:
     for _ in range(40):
         cost.observe(50, 0.5 / 4)
     assert cost.line()[1] == pytest.approx(0.0025, rel=0.05)
+
+
+def test_many_forwards_of_one_size_do_not_make_the_others_forgotten() -> None:
+    cost = observed(0.05, 0.002, 16, 200, *[70] * 500)
+    assert cost.line() == (pytest.approx(0.05, rel=0.01), pytest.approx(0.002, rel=0.01))
+
+
+def test_what_a_size_costs_today_counts_more_than_what_another_cost_long_ago() -> None:
+    cost = observed(0.05, 0.002, 16, 200)
+    for _ in range(100):
+        cost.observe(70, 2 * (0.05 + 0.002 * 70))
+    fixed, slope = cost.line()
+    assert fixed + slope * 70 == pytest.approx(2 * (0.05 + 0.002 * 70), rel=0.15)
