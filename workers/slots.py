@@ -18,13 +18,13 @@ class SlotLengths:
         self.lengths: list[int] = []
         self.offset = mx.array([], dtype=mx.int32)
         self._masks: dict[tuple[int, int | None], mx.array | None] = {}
-        self._places: dict[int, tuple[mx.array, mx.array]] = {}
+        self._positions: dict[tuple[int, int], mx.array] = {}
 
     def begin(self) -> None:
         """Fix offsets for one forward; called before it, and after rows joined or left."""
         self.offset = mx.array(self.lengths, dtype=mx.int32)
         self._masks.clear()
-        self._places.clear()
+        self._positions.clear()
 
     def advance(self, tokens: int) -> None:
         """One forward has written `tokens` tokens to every row."""
@@ -43,8 +43,7 @@ class SlotLengths:
 
     def _build_mask(self, tokens: int, window: int | None) -> mx.array | None:
         reach = self.reach(tokens)
-        level = min(self.lengths) == max(self.lengths)
-        if level and tokens == 1 and (window is None or reach <= window):
+        if self.level() is not None and tokens == 1 and (window is None or reach <= window):
             return None
         slots = mx.arange(reach)[None, None, None, :]
         queries = (self.offset[:, None] + mx.arange(tokens))[:, None, :, None]
@@ -53,12 +52,17 @@ class SlotLengths:
             mask = mask & (slots > queries - window)
         return mask
 
-    def places(self, tokens: int) -> tuple[mx.array, mx.array]:
-        """Where a forward writes: slots int32 [rows, 1] and positions int32 [rows, tokens]."""
-        if tokens not in self._places:
-            rows = mx.arange(len(self.lengths))[:, None]
-            self._places[tokens] = (rows, self.offset[:, None] + mx.arange(tokens))
-        return self._places[tokens]
+    def level(self) -> int | None:
+        """The length of all rows, if it is one."""
+        return self.lengths[0] if min(self.lengths) == max(self.lengths) else None
+
+    def positions(self, tokens: int, slots: int) -> mx.array:
+        """Where a forward writes along a buffer of `slots` slots, int32 [slots, 1, tokens, 1]; free slots at 0."""
+        key = (tokens, slots)
+        if key not in self._positions:
+            offset = mx.array([*self.lengths, *[0] * (slots - len(self.lengths))], dtype=mx.int32)
+            self._positions[key] = (offset[:, None] + mx.arange(tokens))[:, None, :, None]
+        return self._positions[key]
 
 
 class SlotCache:
@@ -88,9 +92,14 @@ class SlotCache:
         rows, _, tokens, _ = keys.shape
         reach = self.shared.reach(tokens)
         own_keys, own_values = self._reserve(rows, reach, keys, values)
-        slots, positions = self.shared.places(tokens)
-        own_keys[slots, :, positions] = keys.transpose(0, 2, 1, 3)
-        own_values[slots, :, positions] = values.transpose(0, 2, 1, 3)
+        level = self.shared.level()
+        if level is not None:
+            own_keys[:rows, :, level:reach] = keys
+            own_values[:rows, :, level:reach] = values
+        else:
+            positions = self.shared.positions(tokens, own_keys.shape[0])
+            self.keys = own_keys = _put(own_keys, positions, keys)
+            self.values = own_values = _put(own_values, positions, values)
         return own_keys[:rows, :, :reach], own_values[:rows, :, :reach]
 
     def _reserve(self, rows: int, reach: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -156,3 +165,10 @@ class SlotCache:
             row.values = mx.contiguous(self.values[index : index + 1, :, :length])
             row.offset = length
         return row
+
+
+def _put(buffer: mx.array, positions: mx.array, new: mx.array) -> mx.array:
+    """Write [rows, heads, tokens, head_dim] at each slot's positions; what free slots get means nothing."""
+    slots, (rows, *rest) = buffer.shape[0], new.shape
+    padded = new if rows == slots else mx.concatenate([new, mx.zeros((slots - rows, *rest), dtype=new.dtype)])
+    return mx.put_along_axis(buffer, mx.broadcast_to(positions, padded.shape), padded, axis=2)
