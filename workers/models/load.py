@@ -28,8 +28,12 @@ def load(folder: Path, *, dtype: DtypePolicy = "auto") -> tuple["Module", "Token
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
+    from pomona.workers.models.cpu import speed_up
+
     try:
         model, _ = load_model(folder, lazy=True)
+        if mx.default_device() == mx.cpu:
+            speed_up(model)
         target = _target(dtype)
         if target is not None:
             cast(model, target)
