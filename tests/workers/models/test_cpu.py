@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mlx_lm.models import activations, llama
 
-from pomona.workers.models.cpu import speed_up, swiglu
+from pomona.workers.models.cpu import attention, speed_up, swiglu
 from tests.support.tiny_model import FAMILIES
 from tests.workers.engines import tiny
 
@@ -57,3 +57,34 @@ def test_a_swiglu_that_a_model_brings_itself_is_left_alone(monkeypatch: pytest.M
     monkeypatch.setattr(llama, "swiglu", own)
     speed_up(tiny("llama").model)
     assert llama.swiglu is own
+
+
+def boolean(rows: int, tokens: int, reach: int) -> mx.array:
+    """Each row may look at fewer slots than its neighbour, as rows of different lengths do."""
+    lengths = mx.array([reach - 2 * row for row in range(rows)])[:, None, None, None]
+    return mx.arange(reach) < lengths - mx.arange(tokens)[::-1, None]
+
+
+@pytest.mark.parametrize(("rows", "tokens", "reach"), [(1, 1, 9), (1, 7, 7), (1, 5, 40), (3, 1, 20), (3, 6, 20)])
+@pytest.mark.parametrize("kind", ["none", "causal", "boolean", "additive", "shared"])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (3, 1)])
+def test_attention_is_mlxs(rows: int, tokens: int, reach: int, kind: str, heads: int, kv_heads: int) -> None:
+    mx.random.seed(rows + 10 * tokens + 100 * heads)
+    queries = 3 * mx.random.normal((rows, heads, tokens, 16))
+    keys, values = mx.random.normal((rows, kv_heads, reach, 16)), mx.random.normal((rows, kv_heads, reach, 8))
+    masks = {
+        "none": None,
+        "causal": "causal",
+        "boolean": boolean(rows, tokens, reach),
+        "additive": mx.where(boolean(rows, tokens, reach), mx.random.normal((tokens, reach)), -math.inf),
+        "shared": boolean(1, tokens, reach)[0, 0],
+    }
+    ours = attention(queries, keys, values, scale=0.3, mask=masks[kind])
+    theirs = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.3, mask=masks[kind])
+    assert mx.allclose(ours, theirs, atol=1e-5, rtol=1e-4).item()
+
+
+def test_scores_of_any_size_do_not_overflow() -> None:
+    queries, keys = mx.array([[[[1e4, 0.0]]]]), mx.array([[[[1e4, 0.0], [-1e4, 0.0], [1e4, 1.0]]]])
+    mixed = attention(queries, keys, mx.array([[[[1.0], [7.0], [3.0]]]]), scale=1.0, mask=None)
+    assert mixed.item() == pytest.approx(2.0)
