@@ -6,16 +6,29 @@ from typing import assert_never
 
 from pomona.config import Config
 from pomona.runtime.actor import ActorFailure, ActorSpec
-from pomona.runtime.mailbox import Link, Mailbox
-from pomona.runtime.wire import Decoder
+from pomona.runtime.mailbox import Link, Mailbox, now
+from pomona.runtime.wire import Decoder, replace
 from pomona.workers import device
 from pomona.workers.engine import Engine, EngineLimits
-from pomona.workers.messages import Assign, Cancel, Drain, Dropped, SchedulerToWorker, Stepped, WorkerReady
+from pomona.workers.kv_measure import measure_kv_cost
+from pomona.workers.messages import (
+    Assign,
+    Cancel,
+    Drain,
+    Dropped,
+    EndTurn,
+    SchedulerToWorker,
+    Stepped,
+    Turn,
+    WorkerReady,
+    WorkerStats,
+)
 from pomona.workers.models.error import ModelError
 from pomona.workers.models.load import load
 from pomona.workers.models.settings import context_length
 from pomona.workers.prefix import PrefixStore
 from pomona.workers.storage import open_prefix_store
+from pomona.workers.turn import OwnTurn
 from pomona.workers.vocabulary import Vocabulary
 from pomona.workers.warmup import warm_up
 
@@ -23,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerActor:
-    """Serves one model. It runs steps on its own while it has work; commands are applied between two steps.
+    """Serves one model. It runs steps on its own while it has work and the turn; commands are applied between two steps.
 
     A scheduler that comes back as another incarnation finds a clean slate: it sends again what should run.
     """
@@ -35,24 +48,26 @@ class WorkerActor:
         self._settings = config.model(spec.model)
         self._scheduler: Link[SchedulerToWorker] | None = None
         self._scheduler_incarnation = -1
+        self._turn = OwnTurn()
 
     def run(self, mailbox: Mailbox) -> None:
-        engine, prefixes, context = self._open(mailbox)
-        ready = WorkerReady(self._settings.id, engine.max_running, context)
+        engine, prefixes, ready = self._open(mailbox)
         mailbox.ready(f"{self._settings.id} on {device.describe()}")
         try:
             while mailbox.stopping is None:
-                mailbox.wait(0 if engine.busy else None)
+                mailbox.wait(0 if engine.busy and self._turn.may_step else None)
                 if mailbox.poll_control():
                     prefixes.on_roster(mailbox.roster)
                     self._follow_scheduler(mailbox, engine, ready)
                 self._obey(engine)
-                if engine.busy:
+                if engine.busy and self._turn.may_step:
                     self._tell(engine)
+                if self._turn.is_over(busy=engine.busy):
+                    self._end_turn()
         finally:
             prefixes.close(deadline_s=2.0)
 
-    def _open(self, mailbox: Mailbox) -> tuple[Engine, PrefixStore, int]:
+    def _open(self, mailbox: Mailbox) -> tuple[Engine, PrefixStore, WorkerReady]:
         folder = Path(self._settings.path)
         mailbox.progress("loading weights")
         device.bound_buffer_cache()
@@ -72,7 +87,14 @@ class WorkerActor:
         )
         warm_up(engine, len(vocabulary), mailbox.progress)
         context = context_length(folder)
-        return engine, prefixes, min(context, self._settings.max_context or context)
+        ready = WorkerReady(
+            self._settings.id,
+            engine.max_running,
+            min(context, self._settings.max_context or context),
+            measure_kv_cost(model, worker.prefill_chunk),
+            worker.kv_bytes or max(1, device.free_bytes() // (2 * self._config.worker_count)),
+        )
+        return engine, prefixes, ready
 
     def _follow_scheduler(self, mailbox: Mailbox, engine: Engine, ready: WorkerReady) -> None:
         """Open a new link to each new incarnation of the scheduler; what the old one asked for is dropped."""
@@ -82,6 +104,7 @@ class WorkerActor:
         if self._scheduler is not None:
             mailbox.drop(self._scheduler)
         engine.clear()
+        self._turn.begin_anew()
         self._scheduler_incarnation = scheduler.incarnation
         self._scheduler = mailbox.link(self._config.scheduler_endpoint, Decoder(SchedulerToWorker))
         self._scheduler.send(ready)
@@ -96,13 +119,31 @@ class WorkerActor:
                 case Cancel(request_id):
                     usage = engine.cancel(request_id)
                     self._scheduler.send(Dropped(request_id, usage))
-                    self._scheduler.send(Stepped((), engine.stats()))
+                    self._scheduler.send(Stepped((), self._stats(engine)))
                 case Drain():
                     engine.clear()
+                case Turn():
+                    self._turn.take(command)
+                case EndTurn():
+                    self._turn.recall(command)
                 case _:
                     assert_never(command)
 
     def _tell(self, engine: Engine) -> None:
+        begin = now()
         events = engine.step()
+        self._turn.use(now() - begin)
         if self._scheduler is not None:
-            self._scheduler.send(Stepped(tuple(events), engine.stats(), engine.progress()))
+            self._scheduler.send(Stepped(tuple(events), self._stats(engine), engine.progress()))
+
+    def _end_turn(self) -> None:
+        """The device is left idle: the last step's forward, which runs on behind the step, is a part of the turn."""
+        begin = now()
+        device.finish()
+        self._turn.use(now() - begin)
+        ended = self._turn.end()
+        if self._scheduler is not None:
+            self._scheduler.send(ended)
+
+    def _stats(self, engine: Engine) -> WorkerStats:
+        return replace(engine.stats(), turns=self._turn.ended, turn_seconds=self._turn.seconds)

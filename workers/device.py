@@ -25,6 +25,16 @@ def bound_buffer_cache() -> None:
         mx.set_cache_limit(psutil.virtual_memory().total // 16)
 
 
+def free_bytes() -> int:
+    """Bytes of the machine's memory that are free for new use, as the system estimates it."""
+    return int(psutil.virtual_memory().available)
+
+
+def finish() -> None:
+    """Wait until everything that was launched is computed."""
+    mx.synchronize()
+
+
 def memory_bytes() -> int:
     """Bytes that the model, its caches and temporaries take now."""
     if on_metal():

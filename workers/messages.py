@@ -5,6 +5,7 @@ from typing import Literal, NewType
 import msgspec
 
 from pomona.runtime.wire import Message, Part
+from pomona.workers.kv_cost import KVCost
 
 RequestId = NewType("RequestId", str)
 """Made by the gateway, never used twice; a client's own id is only a label."""
@@ -143,6 +144,28 @@ class Drain(Message):
     """Drop every row: the scheduler that sent them is gone or asks for a clean slate."""
 
 
+FREE_TURN = 0
+"""Number of the turn that a worker has on a fresh link, without a word: a free one."""
+
+
+class Turn(Message):
+    """The device is this worker's now, for `seconds` of steps; answered by `TurnEnded` when they are used up.
+
+    A step that began is finished. Without work left the turn ends early. With None it is a free turn, which lasts until
+    `EndTurn`. A worker without a turn makes no step; all else that it is told it does at once.
+    """
+
+    number: int
+    """Each turn has another."""
+    seconds: float | None
+
+
+class EndTurn(Message):
+    """Give this turn back behind the step that is under way. Nothing is said of one that has ended, or is replaced."""
+
+    number: int
+
+
 # worker -> scheduler
 
 
@@ -153,6 +176,9 @@ class WorkerReady(Message):
     max_running: int
     context: int
     """Tokens of prompt and answer together."""
+    kv_cost: KVCost = KVCost()
+    kv_budget: int = 0
+    """Bytes that the KV of its requests may take together; 0 is no bound."""
 
 
 class WorkerStats(Part, kw_only=True):
@@ -174,6 +200,10 @@ class WorkerStats(Part, kw_only=True):
     memory_bytes: int = 0
     stored_blocks: int = 0
     dropped_blocks: int = 0
+    turns: int = 0
+    """Turns that ended; none end while no other worker has work."""
+    turn_seconds: float = 0.0
+    """Of steps, and of waiting for what the last step of a turn launched."""
 
 
 class Stepped(Message):
@@ -195,5 +225,13 @@ class Dropped(Message):
     usage: Usage | None = None
 
 
-SchedulerToWorker = Assign | Cancel | Drain
-WorkerToScheduler = WorkerReady | Stepped | Dropped
+class TurnEnded(Message):
+    """The worker gave its turn back: what it launched is done, and it makes no step before it has another."""
+
+    number: int
+    seconds: float
+    """Used, which may be more than was given."""
+
+
+SchedulerToWorker = Assign | Cancel | Drain | Turn | EndTurn
+WorkerToScheduler = WorkerReady | Stepped | Dropped | TurnEnded

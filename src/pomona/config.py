@@ -50,6 +50,9 @@ class WorkerConfig(Section, kw_only=True):
     """Prompt tokens in one prefill forward."""
     stall_s: Seconds = 0.7
     """Seconds of one prefill forward, of which one at most comes between two tokens of a running stream."""
+    kv_bytes: Size = 0
+    """KV of running requests in one worker; 0: half of the memory that is free once its model is loaded, shared evenly
+    among all workers."""
 
 
 class CacheConfig(Section, kw_only=True):
@@ -100,6 +103,10 @@ class Config(Section, kw_only=True):
     @property
     def cache_endpoint(self) -> str:
         return f"ipc://{self.runtime_folder}/cache"
+
+    @property
+    def worker_count(self) -> int:
+        return sum(model.replicas for model in self.models)
 
     def model(self, model_id: str) -> ModelConfig:
         """Raises KeyError if no such model is served."""

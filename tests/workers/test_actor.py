@@ -23,6 +23,7 @@ from pomona.runtime.control import (
 from pomona.runtime.mailbox import Hub, Peer, now
 from pomona.runtime.placement import REPORTED, Handle, LocalPlacement
 from pomona.runtime.wire import Decoder
+from pomona.workers.kv_measure import measure_kv_cost
 from pomona.workers.messages import (
     Assign,
     Cancel,
@@ -162,7 +163,10 @@ def serving(tiny_model: Path) -> Iterator[Bench]:
 @pytest.fixture
 def bench(serving: Bench) -> Bench:
     """The worker has just met a new scheduler."""
-    assert serving.meet() == WorkerReady("tiny", 3, 2048)
+    ready = serving.meet()
+    assert isinstance(ready, WorkerReady)
+    assert (ready.model, ready.max_running, ready.context) == ("tiny", 3, 2048)
+    assert ready.kv_budget > ready.kv_cost.bytes_for(2048) > 0
     return serving
 
 
@@ -205,10 +209,10 @@ def test_each_step_tells_of_prefill_and_of_the_workers_state(bench: Bench) -> No
 
 
 def test_the_warm_up_is_not_counted(tiny_model: Path) -> None:
-    bench = Bench(tiny_model)
+    bench = Bench(tiny_model, kv_bytes=10**6)
     try:
         bench.greet()
-        assert bench.meet() == WorkerReady("tiny", 16, 2048)
+        assert bench.meet() == WorkerReady("tiny", 16, 2048, measure_kv_cost(tiny().model, 256), 10**6)
         bench.tell(Assign(ask("r", words(1, 20), max_tokens=3, ignore_eos=True)))
         while True:
             message = bench.listen()

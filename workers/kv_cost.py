@@ -1,0 +1,31 @@
+"""What one request's KV takes in memory, as a value that travels: the scheduler reserves by it."""
+
+from pomona.runtime.wire import Part
+
+STEP = 256
+"""Tokens by which buffers grow: what a row has begun of them counts whole."""
+
+
+class KVWindow(Part):
+    """Layers that look back only so far."""
+
+    tokens: int
+    """The most that is kept of a row."""
+    bytes_per_token: int
+    """Over all layers with this window."""
+
+
+class KVCost(Part, kw_only=True):
+    """The layers of a model by how their KV grows; all zero where nothing is known, and then nothing is bounded."""
+
+    fixed: int = 0
+    """Bytes a row, whatever its length: recurrent state."""
+    per_token: int = 0
+    """Bytes a token, over all layers that keep every token."""
+    windows: tuple[KVWindow, ...] = ()
+
+    def bytes_for(self, tokens: int) -> int:
+        """Bytes of one row of `tokens` tokens; it never falls as the tokens rise."""
+        buffered = -(-tokens // STEP) * STEP
+        bounded = sum(min(buffered, window.tokens) * window.bytes_per_token for window in self.windows)
+        return self.fixed + buffered * self.per_token + bounded
