@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import assert_never
 
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 from pomona.config import Config
@@ -37,8 +38,11 @@ class GatewayActor:
         """Serve until the supervisor says stop. Raises ActorFailure if there is no socket to serve on."""
         if not self._spec.inherit:
             raise ActorFailure(f"{self._spec.name} got no listening socket: the launcher must pass it in `inherit`")
-        with socket.socket(fileno=self._spec.inherit[0]) as listening:
-            asyncio.run(self._serve(mailbox, listening))
+        with (
+            socket.socket(fileno=self._spec.inherit[0]) as listening,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(self._serve(mailbox, listening))
 
     async def _serve(self, mailbox: Mailbox, listening: socket.socket) -> None:
         control = AsyncMailbox(mailbox)

@@ -41,26 +41,28 @@ class Answer:
         self._silence_s = silence_s
         self._closing = closing
         self._stack = AsyncExitStack()
-        self._streams: list[TokenStream] = []
-        self._waits: dict[asyncio.Future[TokenEvent], int] = {}
-        self._ready: deque[Step | ApiError] = deque()
+        self._listeners: set[asyncio.Task[None]] = set()
+        self._ready: deque[Step | Exception] = deque()
+        self._woken = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            for request in self._requests:
-                self._streams.append(await stack.enter_async_context(self._source.submit(request)))
+            streams = [await stack.enter_async_context(self._source.submit(request)) for request in self._requests]
             self._stack = stack.pop_all()
-        for index in range(len(self._streams)):
-            self._wait_for(index)
+        self._closing.cutting.add_done_callback(self._wake)
+        for index, stream in enumerate(streams):
+            listener = asyncio.create_task(self._listen(index, stream))
+            self._listeners.add(listener)
+            listener.add_done_callback(self._wake)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        waits = list(self._waits)
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+        self._closing.cutting.remove_done_callback(self._wake)
+        for listener in self._listeners:
+            listener.cancel()
+        await asyncio.gather(*self._listeners, return_exceptions=True)
         await self._stack.aclose()
 
     def __aiter__(self) -> Self:
@@ -68,43 +70,47 @@ class Answer:
 
     async def __anext__(self) -> Step | Silence:
         while not self._ready:
-            if not self._waits:
-                raise StopAsyncIteration
-            waits: set[asyncio.Future[TokenEvent] | asyncio.Future[None]] = {*self._waits, self._closing.cutting}
-            done, _ = await asyncio.wait(waits, timeout=self._silence_s, return_when=asyncio.FIRST_COMPLETED)
-            if self._closing.cutting in done:
+            if self._closing.cutting.done():
                 raise stopping()
-            if not done:
+            if all(listener.done() for listener in self._listeners):
+                raise StopAsyncIteration
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    await self._woken.wait()
+            except TimeoutError:
                 return Silence(self._silence_s)
-            for wait in [wait for wait in self._waits if wait in done]:
-                self._take(self._waits.pop(wait), wait)
         step = self._ready.popleft()
-        if isinstance(step, ApiError):
+        if isinstance(step, Exception):
             raise step
         return step
 
-    def _wait_for(self, index: int) -> None:
-        self._waits[asyncio.ensure_future(anext(self._streams[index]))] = index
+    def _wake(self, _: object) -> None:
+        self._woken.set()
 
-    def _take(self, index: int, wait: asyncio.Future[TokenEvent]) -> None:
+    async def _listen(self, index: int, stream: TokenStream) -> None:
+        """Take in one stream up to its end, or to what ended it."""
         try:
-            event = wait.result()
-        except StopAsyncIteration:
+            async for event in stream:
+                self._ready.append(Step(index, event))
+                self._woken.set()
+                if event.finish is not None:
+                    self._close(event.finish)
+                    return
             self._ready.append(_cancelled(""))
-            return
         except Rejected as rejected:
             self._ready.append(from_rejection(rejected))
-            return
-        self._ready.append(Step(index, event))
-        match event.finish:
-            case None:
-                self._wait_for(index)
-            case Finish(reason="error", message=message):
-                reason = message or "the model failed on this request"
+        except Exception as error:
+            self._ready.append(error)
+
+    def _close(self, finish: Finish) -> None:
+        match finish.reason:
+            case "error":
+                reason = finish.message or "the model failed on this request"
                 self._ready.append(ApiError(500, reason, code="generation_failed"))
-            case Finish(reason="cancelled", message=message):
-                self._ready.append(_cancelled(message))
-            case Finish():
+            case "cancelled":
+                self._ready.append(_cancelled(finish.message))
+            case _:
                 pass
 
 
