@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerActor:
-    """Serves one model. It runs steps on its own while it has work and the turn; commands are applied between two steps.
+    """Serves one model. It runs steps on its own while it has work and a turn; commands are applied between steps.
 
     A scheduler that comes back as another incarnation finds a clean slate: it sends again what should run.
     """
