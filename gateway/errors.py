@@ -57,8 +57,14 @@ def from_rejection(rejected: Rejected) -> ApiError:
             return ApiError(404, rejected.message, code="model_not_found", param="model")
         case "context_length":
             return ApiError(400, rejected.message, code="context_length_exceeded", param="messages")
-        case "queue_full":
-            return ApiError(429, rejected.message, code="queue_full", retry_after_s=retry or 1)
+        case "prompt_length":
+            return ApiError(400, rejected.message, code="context_length_exceeded", param="messages")
+        case "kv_memory":
+            return ApiError(400, rejected.message, code="kv_memory", param="max_tokens")
+        case "queue_full" | "client_limit":
+            return ApiError(429, rejected.message, code=rejected.kind, retry_after_s=retry or 1)
+        case "timed_out":
+            return ApiError(504, rejected.message, code="timed_out", headers={"x-should-retry": "false"})
         case "waited_too_long":
             return ApiError(503, rejected.message, code="waited_too_long", retry_after_s=retry or 5)
         case "unavailable":

@@ -1,12 +1,13 @@
 """Prometheus metrics: what the gateway measures itself, and the scheduler's counters at the moment of the scrape."""
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pomona.scheduler.messages import Stats
+from pomona.scheduler.messages import QUEUE_WAIT_BUCKETS, Stats
 from pomona.workers.messages import WorkerStats
 
 TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -83,12 +84,20 @@ def _scheduler(stats: Stats) -> Iterator[Metric]:
         ("cancelled", "Requests that were cancelled.", stats.cancelled),
         ("resumed", "Requests that went on after their worker was lost.", stats.resumed),
         ("worker_deaths", "Workers that died with work.", stats.worker_deaths),
+        ("preempted", "Requests that made room for a more urgent one, each time.", stats.preempted),
     ):
         yield CounterMetricFamily(f"pomona_scheduler_{name}", text, value)
     refused = CounterMetricFamily("pomona_scheduler_refused", "Requests refused.", labels=("reason",))
     for kind, count in stats.refused.items():
         refused.add_metric((kind,), count)
     yield refused
+    bounds = [*(str(bound) for bound in QUEUE_WAIT_BUCKETS), "+Inf"]
+    yield HistogramMetricFamily(
+        "pomona_scheduler_queue_wait_seconds",
+        "From admission, or the loss of a place, to a place in a worker.",
+        buckets=list(zip(bounds, accumulate(stats.waits.counts), strict=True)),
+        sum_value=stats.waits.seconds,
+    )
 
 
 def _workers(stats: Stats) -> Iterator[Metric]:
@@ -98,6 +107,14 @@ def _workers(stats: Stats) -> Iterator[Metric]:
     for worker in stats.workers:
         silent.add_metric((worker.model, worker.name), worker.silent_s)
     yield silent
+    for name, text in (
+        ("kv_reserved", "KV bytes that a worker's requests take at their full length."),
+        ("kv_capacity", "KV bytes that they may take together; 0 is no bound."),
+    ):
+        bytes_of = GaugeMetricFamily(f"pomona_worker_{name}_bytes", text, labels=("model", "worker"))
+        for worker in stats.workers:
+            bytes_of.add_metric((worker.model, worker.name), getattr(worker, name))
+        yield bytes_of
     for field in WORKER_FIELDS:
         name, text = f"pomona_worker_{field}", f"{field.replace('_', ' ')} of a worker.".capitalize()
         labels = ("model", "worker")

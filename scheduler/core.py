@@ -7,7 +7,7 @@ from typing import assert_never
 from pomona.config import Config
 from pomona.runtime.control import ActorState, ActorStatus, Roster
 from pomona.runtime.mailbox import Peer
-from pomona.scheduler.admission import Refusal
+from pomona.scheduler.commands import Command, Condemn, Dispatch, Expire, Preempt, Refuse
 from pomona.scheduler.counters import Counters, stats
 from pomona.scheduler.job import Phase
 from pomona.scheduler.messages import (
@@ -19,10 +19,11 @@ from pomona.scheduler.messages import (
     Submit,
 )
 from pomona.scheduler.outbox import Outbox
-from pomona.scheduler.plan import Command, Condemn, Dispatch, Refuse, plan
+from pomona.scheduler.plan import plan
+from pomona.scheduler.refusal import Refusal
 from pomona.scheduler.runs import Runs
 from pomona.scheduler.state import State, Worker
-from pomona.workers.messages import Drain, Dropped, Stepped, WorkerReady, WorkerToScheduler
+from pomona.workers.messages import Drain, Dropped, Stepped, TurnEnded, WorkerReady, WorkerToScheduler
 
 SchedulerInbound = GatewayToScheduler | WorkerToScheduler
 GONE: frozenset[ActorState] = frozenset({"stopped", "dead", "failed"})
@@ -63,6 +64,9 @@ class Core:
             case Dropped():
                 if (worker := self.state.workers.get(peer)) is not None:
                     self._runs.dropped(worker, message, now)
+            case TurnEnded(number, seconds):
+                if peer in self.state.workers:
+                    self.state.turns.ended(peer, number, seconds, now)
             case _:
                 assert_never(message)
 
@@ -71,13 +75,20 @@ class Core:
         while commands := plan(self.state, now):
             for command in commands:
                 self._carry_out(command, now)
+        self._runs.give_turns(now)
 
     def _carry_out(self, command: Command, now: float) -> None:
         match command:
             case Condemn(worker, reason):
                 self._condemn(self.state.workers[worker], reason, now)
-            case Dispatch(id, worker):
+            case Dispatch(id, worker, passed):
                 self._runs.assign(self.state.jobs[id], self.state.workers[worker], now)
+                for other in passed:
+                    self.state.jobs[other].overtaken += 1
+            case Preempt(id):
+                self._runs.preempt(self.state.jobs[id], now)
+            case Expire(id, why):
+                self._runs.expire(self.state.jobs[id], why, now)
             case Refuse(id, why):
                 self._runs.refuse(self.state.jobs[id], why, now)
             case _:

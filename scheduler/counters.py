@@ -1,10 +1,27 @@
 """What the scheduler counts. Submitted are as many as finished, cancelled, refused, running and waiting together."""
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pomona.scheduler.messages import RefusalKind, Stats, WorkerSnapshot
-from pomona.scheduler.state import State
+from pomona.scheduler.messages import QUEUE_WAIT_BUCKETS, RefusalKind, Stats, Waits, WorkerSnapshot
+from pomona.scheduler.state import UNBOUNDED, State, Worker
+
+
+class WaitCounts:
+    """Waits by `QUEUE_WAIT_BUCKETS`."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(QUEUE_WAIT_BUCKETS) + 1)
+        self._seconds = 0.0
+
+    def note(self, seconds: float) -> None:
+        """A request got its place after so many seconds."""
+        self._counts[bisect_left(QUEUE_WAIT_BUCKETS, seconds)] += 1
+        self._seconds += seconds
+
+    def snapshot(self) -> Waits:
+        return Waits(tuple(self._counts), self._seconds)
 
 
 @dataclass(slots=True)
@@ -17,6 +34,8 @@ class Counters:
     resumed: int = 0
     worker_deaths: int = 0
     refused: Counter[RefusalKind] = field(default_factory=Counter)
+    preempted: int = 0
+    waits: WaitCounts = field(default_factory=WaitCounts)
 
 
 def stats(state: State, counters: Counters, ticket: int, now: float) -> Stats:
@@ -37,8 +56,17 @@ def stats(state: State, counters: Counters, ticket: int, now: float) -> Stats:
                 worker.peer.incarnation,
                 worker.model,
                 worker.stats,
-                now - worker.progressed if worker.held else 0.0,
+                _silent_s(state, worker, now),
+                worker.kv_reserved,
+                0 if worker.kv_capacity == UNBOUNDED else worker.kv_capacity,
             )
             for worker in state.workers.values()
         ),
+        preempted=counters.preempted,
+        waits=counters.waits.snapshot(),
     )
+
+
+def _silent_s(state: State, worker: Worker, now: float) -> float:
+    since = state.turns.silent_since(worker.peer, worker.progressed) if worker.held else None
+    return 0.0 if since is None else now - since

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Literal
 
 from pomona.runtime.mailbox import Peer
+from pomona.scheduler.refusal import Refusal
 from pomona.workers.messages import Request, RequestId
 
 
@@ -27,8 +28,8 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 }
 """The legal moves. RUNNING to WAITING is a resume; CANCELLING to WAITING a new run after an old one was dropped."""
 
-Afterwards = Literal["acknowledge", "silence", "again"]
-"""What follows a drop: tell the gateway, tell nobody (it is gone), or run again."""
+Afterwards = Literal["acknowledge", "silence", "again", "refuse"]
+"""What follows a drop: tell the gateway, tell nobody (it is gone), run again, or tell the gateway why it may not."""
 
 
 class IllegalMove(RuntimeError):
@@ -52,7 +53,23 @@ class Job:
     resumes: int = 0
     """Runs that ended without its doing."""
     first: bool = False
-    """It ran before, so it goes ahead of those that did not."""
+    """It ran before and lost its worker, so it goes ahead of those that did not."""
+    admitted: float = 0.0
+    kv_bytes: int = 0
+    """Reserved in the worker that holds it."""
+    overtaken: int = 0
+    """Requests that were dispatched before it since it waits, though its turn came first: its KV found no room."""
+    charged: bool = False
+    """Its client has paid for its prompt."""
+    preempted: bool = False
+    """It is being dropped for a more urgent one."""
+    refusal: Refusal | None = None
+    """Why it ends, where `afterwards` is `refuse`."""
+
+    @property
+    def ending(self) -> bool:
+        """It was told to stop and will not run again."""
+        return self.phase is Phase.CANCELLING and self.afterwards != "again"
 
     @property
     def id(self) -> RequestId:

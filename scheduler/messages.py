@@ -5,7 +5,18 @@ from typing import Literal
 from pomona.runtime.wire import Message, Part
 from pomona.workers.messages import Request, RequestId, TokenEvent, WorkerStats
 
-RefusalKind = Literal["unknown_model", "context_length", "queue_full", "waited_too_long", "unavailable", "poison"]
+RefusalKind = Literal[
+    "unknown_model",
+    "context_length",
+    "queue_full",
+    "waited_too_long",
+    "unavailable",
+    "poison",
+    "prompt_length",
+    "kv_memory",
+    "client_limit",
+    "timed_out",
+]
 
 # gateway -> scheduler
 
@@ -70,7 +81,7 @@ class Progressed(Message):
 
 
 class Refused(Message):
-    """The request will not run; nothing of it is held."""
+    """The request will not run, or not run on; nothing of it is held."""
 
     id: RequestId
     kind: RefusalKind
@@ -85,13 +96,30 @@ class Cancelled(Message):
     id: RequestId
 
 
+QUEUE_WAIT_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Seconds: the upper bounds of `Waits.counts`, to which one without a bound is added."""
+
+
+class Waits(Part):
+    """How long requests waited for each of their runs."""
+
+    counts: tuple[int, ...] = (0,) * (len(QUEUE_WAIT_BUCKETS) + 1)
+    """Runs by the first bound that their wait does not exceed."""
+    seconds: float = 0.0
+    """All waits together."""
+
+
 class WorkerSnapshot(Part):
     name: str
     incarnation: int
     model: str
     stats: WorkerStats
     silent_s: float
-    """Seconds since its last word while it has work; 0 when idle."""
+    """Seconds since its last word while it has work and a turn; else 0."""
+    kv_reserved: int = 0
+    """Bytes that the KV of its requests takes at their full length."""
+    kv_capacity: int = 0
+    """Bytes that it may take; 0 where the worker states none."""
 
 
 class Stats(Message):
@@ -107,6 +135,8 @@ class Stats(Message):
     resumed: int
     worker_deaths: int
     workers: tuple[WorkerSnapshot, ...]
+    preempted: int = 0
+    waits: Waits = Waits()
 
 
 GatewayToScheduler = GatewayHello | Submit | CancelRequest | AskStats

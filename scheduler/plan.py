@@ -1,60 +1,38 @@
 """Who runs next: a pure function of the state and the time. No socket, clock, log or MLX here."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
 
-from pomona.runtime.mailbox import Peer
-from pomona.scheduler.admission import Refusal, hopeless, outgrows
+from pomona.scheduler.commands import Command, Condemn, Dispatch, Expire, Preempt, Refuse
 from pomona.scheduler.job import Job, Phase
-from pomona.scheduler.shares import PROMPT_WEIGHT
+from pomona.scheduler.placement import place
+from pomona.scheduler.refusal import Refusal
 from pomona.scheduler.state import State, Worker
 from pomona.workers.messages import RequestId
 
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """Assign the request to the worker."""
-
-    id: RequestId
-    worker: Peer
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """End the waiting request."""
-
-    id: RequestId
-    refusal: Refusal
-
-
-@dataclass(frozen=True, slots=True)
-class Condemn:
-    """Have the worker killed; what it held runs again."""
-
-    worker: Peer
-    reason: str
-
-
-Command = Dispatch | Refuse | Condemn
+__all__ = ["Command", "Condemn", "Dispatch", "Expire", "Preempt", "Refuse", "next_deadline", "plan"]
 
 
 def plan(state: State, now: float) -> tuple[Command, ...]:
     """The commands that follow from the state at `now`, each legal in the state that the ones before it leave.
 
-    Within a model the order is: requests that ran before, then priority, then the client that got least, then age.
-    Among replicas the least loaded comes first. A worker never holds more than its `max_running`.
+    Stuck workers are condemned, requests beyond their total time end, free places are filled (`placement.place`), and
+    who waited too long is refused. A worker never holds more than its `max_running`, nor more KV than its capacity.
     """
     condemned = tuple(_condemn(state, now))
     gone = {command.worker for command in condemned}
-    placed = tuple(command for model in state.queues for command in _place(state, model, gone))
-    expired = _expire(state, now, {command.id for command in placed})
-    return (*condemned, *placed, *expired)
+    overdue = {job.id: job for job in _overdue(state, now) if job.worker not in gone}
+    ended = tuple(_time_out(state, job) for job in overdue.values())
+    placed = tuple(command for model in state.queues for command in place(state, model, gone, overdue.keys()))
+    settled = overdue.keys() | {command.id for command in placed if isinstance(command, Dispatch | Refuse)}
+    return (*condemned, *ended, *placed, *_expire(state, now, settled))
 
 
 def next_deadline(state: State, now: float) -> float | None:
     """Seconds from `now` until `plan` may have something new to say though nothing happened; None: never."""
     times = [_patience_ends(state, next(iter(queue.values()))) for queue in state.queues.values()]
-    times += [_silence_ends(state, worker) for worker in state.workers.values() if worker.held]
+    times += [ends for worker in state.workers.values() if (ends := _silence_ends(state, worker)) is not None]
+    if state.limits.max_total_s and (job := next((job for job in state.jobs.values() if not job.ending), None)):
+        times.append(_time_ends(state, job))
     return max(0.0, min(times) - now) if times else None
 
 
@@ -62,56 +40,56 @@ def _patience_ends(state: State, job: Job) -> float:
     return job.waiting_since + state.limits.max_waiting_s
 
 
-def _silence_ends(state: State, worker: Worker) -> float:
-    """When a worker with work counts as stuck: no progress for too long, or a cancel not heeded for as long."""
-    cancels = [job.cancelled_at for job in worker.held.values() if job.phase is Phase.CANCELLING]
-    return min([worker.progressed, *cancels]) + state.limits.progress_timeout_s
+def _time_ends(state: State, job: Job) -> float:
+    return job.admitted + state.limits.max_total_s
+
+
+def _silence_ends(state: State, worker: Worker) -> float | None:
+    """When a worker counts as stuck: no progress in its turn, or a turn not ended or a cancel not heeded, for too long.
+
+    None if nothing is awaited from it: it is idle, or waits for its turn.
+    """
+    since = [job.cancelled_at for job in worker.held.values() if job.phase is Phase.CANCELLING]
+    if (silent := state.turns.silent_since(worker.peer, worker.progressed)) is not None:
+        since.append(silent)
+    return min(since) + state.limits.progress_timeout_s if since else None
 
 
 def _condemn(state: State, now: float) -> Iterator[Condemn]:
     for worker in state.workers.values():
-        if worker.held and now >= _silence_ends(state, worker):
+        if (ends := _silence_ends(state, worker)) is not None and now >= ends:
             yield Condemn(
                 worker.peer,
-                f"it holds {len(worker.held)} requests and made no progress, or did not heed a cancel, for "
-                f"{state.limits.progress_timeout_s:g} s (scheduler.progress_timeout_s)",
+                f"it holds {len(worker.held)} requests and made no progress, did not end its turn, "
+                f"or did not heed a cancel, for {state.limits.progress_timeout_s:g} s (scheduler.progress_timeout_s)",
             )
 
 
-def _place(state: State, model_id: str, gone: set[Peer]) -> Iterator[Dispatch | Refuse]:
-    """Fill the free rows of one model's workers, and refuse what turns out not to fit."""
-    model, queue = state.models[model_id], state.queues[model_id]
-    if (lost := hopeless(state, model)) is not None:
-        yield from (Refuse(id, lost) for id in queue)
+def _overdue(state: State, now: float) -> Iterator[Job]:
+    """The requests whose total time is over, and that are not ending anyway."""
+    if not state.limits.max_total_s:
         return
-    free = {worker: worker.free for worker in state.workers_of(model_id) if worker.free > 0 and worker.peer not in gone}
-    left = dict(queue)
-    extra: dict[str, float] = {}
-    while free and left:
-        job = min(left.values(), key=lambda job: _rank(state, job, extra))
-        del left[job.id]
-        if (misfit := outgrows(model, job.request)) is not None:
-            yield Refuse(job.id, misfit)
-            continue
-        worker = min(free, key=lambda worker: ((worker.max_running - free[worker]) / worker.max_running, worker.peer))
-        yield Dispatch(job.id, worker.peer)
-        extra[job.request.client] = extra.get(job.request.client, 0.0) + PROMPT_WEIGHT * len(job.request.prompt)
-        free[worker] -= 1
-        if not free[worker]:
-            del free[worker]
+    for job in state.jobs.values():  # the first admitted first
+        if now < _time_ends(state, job):
+            return
+        if not job.ending:
+            yield job
 
 
-def _rank(state: State, job: Job, extra: dict[str, float]) -> tuple[bool, int, float, int]:
-    client = job.request.client
-    return (not job.first, job.request.priority, state.shares.used(client) + extra.get(client, 0.0), job.order)
+def _time_out(state: State, job: Job) -> Refuse | Expire:
+    limit = f"{state.limits.max_total_s:g} s (scheduler.max_total_s)"
+    done = f"{len(job.committed)} of at most {job.request.limits.max_tokens} output tokens"
+    mend = "ask for fewer tokens, or raise the limit"
+    why = Refusal("timed_out", f"the request took longer than {limit} and ends after {done}; {mend}")
+    return Refuse(job.id, why) if job.phase is Phase.WAITING else Expire(job.id, why)
 
 
-def _expire(state: State, now: float, placed: set[RequestId]) -> Iterator[Refuse]:
+def _expire(state: State, now: float, settled: Set[RequestId]) -> Iterator[Refuse]:
     for queue in state.queues.values():
         for job in queue.values():
             if now < _patience_ends(state, job):
                 break
-            if job.id not in placed:
+            if job.id not in settled:
                 waited = f"the request waited {now - job.waiting_since:.0f} s for a free place"
                 limit = f"the limit is {state.limits.max_waiting_s:g} s (scheduler.max_waiting_s)"
                 retry = state.rate.retry_after_s(state.waiting, now)

@@ -5,11 +5,12 @@ from typing import assert_never
 
 from pomona.runtime.mailbox import Peer
 from pomona.runtime.wire import replace
-from pomona.scheduler.admission import Refusal, refusal
+from pomona.scheduler.admission import refusal
 from pomona.scheduler.counters import Counters
 from pomona.scheduler.job import Afterwards, Job, Phase
 from pomona.scheduler.messages import Cancelled, Events, Progressed, Refused, Submit
 from pomona.scheduler.outbox import Outbox
+from pomona.scheduler.refusal import Refusal
 from pomona.scheduler.sequence import place
 from pomona.scheduler.state import State, Worker
 from pomona.workers.messages import Assign, Cancel, Dropped, RequestId, Stepped, TokenEvent
@@ -68,8 +69,27 @@ class Runs:
 
     def assign(self, job: Job, worker: Worker, now: float) -> None:
         """Send it to the worker with all tokens that its client has."""
+        self._counters.waits.note(now - job.waiting_since)
         self._state.assign(job, worker, now)
+        self.give_turns(now)  # before the request, for which the worker may have to wait
         self._outbox.send(worker.peer, Assign(replace(job.request, committed=tuple(job.committed))))
+
+    def give_turns(self, now: float) -> None:
+        """Tell the workers whose turn it is, as far as they have to know."""
+        for worker, order in self._state.turns.decide(now):
+            self._outbox.send(worker, order)
+
+    def preempt(self, job: Job, now: float) -> None:
+        """Its worker drops it for a more urgent one; then it waits again. It counts as no loss of a run."""
+        self._counters.preempted += 1
+        job.preempted = True
+        self.withdraw(job, "again", now)
+        logger.info("request-preempted id=%s committed=%d", job.id, len(job.committed))
+
+    def expire(self, job: Job, why: Refusal, now: float) -> None:
+        """Its worker drops it; then its gateway learns why."""
+        job.refusal = why
+        self.withdraw(job, "refuse", now)
 
     def refuse(self, job: Job, why: Refusal, now: float) -> None:
         """It ends here, whoever holds it."""
@@ -139,11 +159,16 @@ class Runs:
                 self._state.end(job, now)
             case "again":
                 self._again(job, now)
+            case "refuse":
+                self.refuse(job, job.refusal or Refusal("unavailable", "the scheduler ended the request"), now)
             case _:
                 assert_never(job.afterwards)
 
     def _again(self, job: Job, now: float) -> None:
         limit = self._state.limits.max_resumes
+        if job.preempted:
+            self._state.requeue(job, now)
+            return
         if job.resumes > limit:
             reason = (
                 f"the request was lost {job.resumes} times with the worker that ran it; at most {limit} are mended "

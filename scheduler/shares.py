@@ -23,6 +23,10 @@ class Shares:
     def used(self, client: str) -> float:
         return self._used.get(client, 0.0)
 
+    def requests_of(self, client: str) -> int:
+        """Requests of the client that were admitted and have not ended."""
+        return self._active.get(client, 0)
+
     def join(self, client: str) -> None:
         """A request of this client was admitted."""
         if client not in self._active:

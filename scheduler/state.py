@@ -9,7 +9,13 @@ from pomona.scheduler.job import Afterwards, Job, Phase
 from pomona.scheduler.messages import ModelState
 from pomona.scheduler.rate import CompletionRate
 from pomona.scheduler.shares import Shares
+from pomona.scheduler.turns import Turns
+from pomona.workers.kv_cost import KVCost
 from pomona.workers.messages import Request, RequestId, WorkerReady, WorkerStats
+
+UNKNOWN = KVCost()
+UNBOUNDED = 1 << 62
+"""Bytes of KV of a worker that states no budget."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,10 +33,26 @@ class Worker:
     stats: WorkerStats = field(default_factory=WorkerStats)
     leaving: bool = False
     """It was told to stop: it gets no new request."""
+    kv_cost: KVCost = UNKNOWN
+    kv_capacity: int = UNBOUNDED
+    """Bytes that the KV of the requests it holds may take together."""
 
     @property
     def free(self) -> int:
         return 0 if self.leaving else self.max_running - len(self.held)
+
+    @property
+    def kv_reserved(self) -> int:
+        """Bytes that the requests it holds take at their full length."""
+        return sum(job.kv_bytes for job in self.held.values())
+
+    @property
+    def kv_free(self) -> int:
+        return self.kv_capacity - self.kv_reserved
+
+    def kv_need(self, request: Request) -> int:
+        """Bytes of the request's KV once its answer is as long as it may become."""
+        return self.kv_cost.bytes_for(len(request.prompt) + request.limits.max_tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +77,9 @@ class State:
         """Waiting requests of each model, the longest waiting first; no queue is empty."""
         self.waiting = 0
         self.shares = Shares()
+        self.turns = Turns(config.scheduler.slice_s)
+        """Of the one device that all workers share: sockets are of one machine, and so are all workers."""
+        self._weights = {model.id: model.weight for model in config.models}
         self.rate = CompletionRate()
         self.stopping = False
         self._orders = 0
@@ -85,19 +110,30 @@ class State:
         """Take a worker in; its former incarnation, or its former self, must have been removed."""
         model = self.models.setdefault(ready.model, Model(ready.model))
         model.context = ready.context
-        worker = self.workers[peer] = Worker(peer, ready.model, ready.max_running, ready.context, now)
+        self.turns.add(peer, self._weights.get(ready.model, 1.0))
+        worker = self.workers[peer] = Worker(
+            peer,
+            ready.model,
+            ready.max_running,
+            ready.context,
+            now,
+            kv_cost=ready.kv_cost,
+            kv_capacity=ready.kv_budget or UNBOUNDED,
+        )
         return worker
 
     def remove(self, worker: Worker) -> tuple[Job, ...]:
         """The worker is gone; the caller moves on each of the requests that it held, which are returned."""
         del self.workers[worker.peer]
+        self.turns.gone(worker.peer)
         return tuple(worker.held.values())
 
     def admit(self, request: Request, gateway: Peer, now: float, *, resumed: bool) -> Job:
         """A new request waits."""
         self._orders += 1
         first = resumed and bool(request.committed)
-        job = Job(request, gateway, self._orders, now, list(request.committed), first=first)
+        committed = list(request.committed)
+        job = Job(request, gateway, self._orders, now, committed, first=first, admitted=now, charged=first)
         self.jobs[job.id] = job
         self.shares.join(request.client)
         self._enqueue(job)
@@ -109,9 +145,11 @@ class State:
         self._dequeue(job)
         if not worker.held:
             worker.progressed = now
+            self.turns.has_work(worker.peer)
         worker.held[job.id] = job
-        job.worker = worker.peer
-        if not job.first:
+        job.worker, job.kv_bytes, job.overtaken = worker.peer, worker.kv_need(job.request), 0
+        if not job.charged:
+            job.charged = True
             self.shares.charge(job.request.client, prompt=len(job.request.prompt))
 
     def commit(self, job: Job, tokens: tuple[int, ...]) -> None:
@@ -125,10 +163,10 @@ class State:
         job.afterwards, job.cancelled_at = afterwards, now
 
     def requeue(self, job: Job, now: float) -> None:
-        """No worker holds it any more; it waits again, ahead of those that never ran."""
+        """No worker holds it any more; it waits again: ahead of those that never ran, or in its place if preempted."""
         job.move(Phase.WAITING)
         self._release(job)
-        job.first, job.waiting_since = True, now
+        job.first, job.preempted, job.waiting_since = not job.preempted, False, now
         self._enqueue(job)
 
     def supersede(self, job: Job, request: Request, gateway: Peer) -> None:
@@ -136,7 +174,7 @@ class State:
         self.shares.leave(job.request.client)
         self.shares.join(request.client)
         job.request, job.gateway, job.committed = request, gateway, list(request.committed)
-        job.afterwards = "again"
+        job.afterwards, job.preempted = "again", False
 
     def end(self, job: Job, now: float) -> None:
         """It is forgotten, in whatever phase it was."""
@@ -166,4 +204,6 @@ class State:
         if worker is not None:
             worker.held.pop(job.id, None)
             worker.prefilled.pop(job.id, None)
-        job.worker = None
+            if not worker.held:
+                self.turns.idle(worker.peer)
+        job.worker, job.kv_bytes = None, 0

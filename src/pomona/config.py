@@ -16,6 +16,8 @@ Size = Annotated[int, Meta(ge=0, le=2**53)]
 """Bytes, or a number of things that may be none."""
 Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 """Up to some months; timers take no infinity."""
+Weight = Annotated[float, Meta(ge=0.001, le=1000)]
+"""Against others of its kind."""
 Name = Annotated[str, Meta(min_length=1)]
 
 
@@ -41,6 +43,14 @@ class SchedulerConfig(Section, kw_only=True):
     """Seconds a worker with work may stay silent before it is killed and its requests resumed."""
     max_resumes: Size = 3
     """Worker deaths that one request survives; then it ends with an error, since it may be the cause."""
+    max_per_client: Size = 0
+    """Requests that one client may have running and waiting, 0 for no limit; more are refused with 429."""
+    max_prompt_tokens: Size = 0
+    """Tokens of one prompt; 0 leaves it to the model's context."""
+    max_total_s: Seconds = 0.0
+    """Seconds from admission after which a request ends with 504, however far it is; 0 for no limit."""
+    slice_s: Seconds = 0.1
+    """Seconds that workers have the device in turn while several of them have work; a step that began is finished."""
 
 
 class WorkerConfig(Section, kw_only=True):
@@ -76,6 +86,8 @@ class ModelConfig(Section, kw_only=True):
     """Tokens of prompt and answer together; default: what the model's own configuration says."""
     replicas: Positive = 1
     max_running: Positive | None = None
+    weight: Weight = 1.0
+    """Share of each of its workers in the device's time, while others have work too."""
 
 
 class Config(Section, kw_only=True):
