@@ -31,6 +31,8 @@ def next_deadline(state: State, now: float) -> float | None:
     """Seconds from `now` until `plan` may have something new to say though nothing happened; None: never."""
     times = [_patience_ends(state, next(iter(queue.values()))) for queue in state.queues.values()]
     times += [ends for worker in state.workers.values() if (ends := _silence_ends(state, worker)) is not None]
+    if (turn_ends := state.turns.deadline()) is not None:
+        times.append(turn_ends)
     if state.limits.max_total_s and (job := next((job for job in state.jobs.values() if not job.ending), None)):
         times.append(_time_ends(state, job))
     return max(0.0, min(times) - now) if times else None

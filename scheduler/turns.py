@@ -15,6 +15,9 @@ from pomona.workers.messages import FREE_TURN, EndTurn, Turn
 
 Order = tuple[Peer, Turn | EndTurn]
 
+PATIENCE_S = 2.0
+"""Seconds that a turn may be overrun before the others go on beside it: a worker that hangs does not stop them all."""
+
 
 @dataclass(slots=True, eq=False)
 class Share:
@@ -24,7 +27,14 @@ class Share:
     weight: float
     turn: int | None = FREE_TURN
     """The turn that it has; a worker begins with a free one."""
+    due: float | None = None
+    """When this turn is to end, but for the step that is under way; None: it is a free one."""
+    overdue: bool = False
+    """It did not end its turn, and the others went on."""
     has_work: bool = False
+    granted_at: float = 0.0
+    charged_from: float = 0.0
+    """Of a free turn, what counts is the time since others wait for its end."""
     used: float = 0.0
     """Virtual time: seconds of its slices, divided by its weight."""
     last: int = FREE_TURN
@@ -32,18 +42,13 @@ class Share:
 
 
 class Turns:
-    """The turns of one device. Of its workers with work, one at most has a turn."""
+    """The turns of one device. Of its workers with work, one has a turn, and those whose turn is overdue."""
 
     def __init__(self, slice_s: float) -> None:
         self._slice_s = slice_s
         self._shares: dict[Peer, Share] = {}
         self._running: Share | None = None
         """Who has work and the turn, or has yet to give it back."""
-        self._granted_at = 0.0
-        self._charged_from = 0.0
-        """Of a free turn, what counts is the time since others wait for its end."""
-        self._due: float | None = None
-        """When the running turn was to end, but for the step that is under way; None: a free turn."""
         self._number = FREE_TURN
 
     # what happens
@@ -71,46 +76,58 @@ class Turns:
         share = self._shares[peer]
         share.has_work = False
         self._settle()
-        if share is self._running and self._due is None:
+        if share is self._running and share.due is None:
             self._running = None
 
     def ended(self, peer: Peer, number: int, seconds: float, now: float) -> None:
         """It gave a turn back after using so many seconds of it."""
-        share = self._running
-        if share is None or share.peer != peer or share.turn != number or self._due is None:
+        share = self._shares[peer]
+        if share.turn != number or share.due is None:
             return  # of a turn that was replaced meanwhile
-        share.used += min(seconds, now - self._charged_from) / share.weight
-        share.turn, self._running = None, None
+        share.used += min(seconds, now - share.charged_from) / share.weight
+        share.turn, share.due, share.overdue = None, None, False
+        if share is self._running:
+            self._running = None
 
     # what follows
 
     def decide(self, now: float) -> tuple[Order, ...]:
         """What has to be said at `now`, in order; saying it is taken for granted."""
+        if (deadline := self.deadline()) is not None and self._running is not None and now >= deadline:
+            self._running.overdue, self._running = True, None
         return tuple(self._orders(now))
+
+    def deadline(self) -> float | None:
+        """When `decide` has something new to say though nothing happened; None: never."""
+        if self._running is None or self._running.due is None:
+            return None
+        return self._running.due + PATIENCE_S
 
     def _orders(self, now: float) -> Iterator[Order]:
         busy = list(self._busy())
-        if self._running is None and busy:
-            yield from self._grant(min(busy, key=lambda share: (share.used, share.last)), now, alone=len(busy) == 1)
-        for share in busy:
+        able = [share for share in busy if not share.overdue]
+        if self._running is None and able:
+            yield from self._grant(min(able, key=lambda share: (share.used, share.last)), now, alone=len(busy) == 1)
+        for share in able:
             if share is not self._running and share.turn is not None:
                 yield share.peer, EndTurn(share.turn)
                 share.turn = None
-        if self._running is not None and self._due is None and len(busy) > 1:
+        if self._running is not None and len(busy) > 1:
             yield from self._take_back(self._running, now)
 
     def _grant(self, share: Share, now: float, *, alone: bool) -> Iterator[Order]:
-        self._running, self._granted_at, self._charged_from = share, now, now
-        self._due = None if alone else now + self._slice_s
+        self._running = share
         self._number += 1
-        share.last = self._number
+        share.last, share.granted_at, share.charged_from = self._number, now, now
+        share.due = None if alone else now + self._slice_s
         if not alone or share.turn is None:
             share.turn = self._number
             yield share.peer, Turn(self._number, None if alone else self._slice_s)
 
     def _take_back(self, share: Share, now: float) -> Iterator[Order]:
-        if share.turn is not None:
-            self._charged_from = self._due = now
+        """Nothing, unless it is a free turn."""
+        if share.due is None and share.turn is not None:
+            share.charged_from = share.due = now
             yield share.peer, EndTurn(share.turn)
 
     # what is the case
@@ -121,10 +138,10 @@ class Turns:
         None while it waits for its turn, or has nothing to do: then it need not say one.
         """
         share = self._shares[peer]
-        if share is not self._running:
+        if share is not self._running and not share.overdue:
             return progressed if share.has_work and self._running is None else None
-        since = max(progressed, self._granted_at) if share.has_work else self._granted_at
-        return since if self._due is None else min(since, self._due)
+        since = max(progressed, share.granted_at) if share.has_work else share.granted_at
+        return since if share.due is None else min(since, share.due)
 
     def _busy(self) -> Iterator[Share]:
         return (share for share in self._shares.values() if share.has_work)

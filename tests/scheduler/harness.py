@@ -35,10 +35,13 @@ from pomona.workers.messages import (
     Assign,
     Cancel,
     Drain,
+    EndTurn,
     RequestId,
     SchedulerToWorker,
     Stepped,
     TokenEvent,
+    Turn,
+    TurnEnded,
     WorkerReady,
     WorkerStats,
 )
@@ -106,6 +109,12 @@ class SocketWorker:
                         await self.drop(id)
                 case Drain():
                     self.rows.clear()
+                case Turn(number=number, seconds=seconds) if seconds is not None:
+                    self._tasks.add(asyncio.create_task(self._end_turn(number, seconds)))
+                case EndTurn(number=number):
+                    await self.send(TurnEnded(number, 0.0))
+                case Turn():
+                    pass
             self.heard.append(message)
 
     async def drop(self, id: RequestId) -> None:
@@ -127,6 +136,11 @@ class SocketWorker:
             if self.rows.requests:
                 await self.step()
             await asyncio.sleep(PACE_S)
+
+    async def _end_turn(self, number: int, seconds: float) -> None:
+        """It steps when the test says so, whoever has the turn; but it keeps no other one waiting."""
+        await asyncio.sleep(seconds)
+        await self.send(TurnEnded(number, seconds))
 
     def assigned(self) -> list[RequestId]:
         return [message.request.id for message in self.heard if isinstance(message, Assign)]

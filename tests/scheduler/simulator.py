@@ -29,7 +29,19 @@ from pomona.scheduler.messages import (
 from pomona.scheduler.plan import next_deadline
 from pomona.scheduler.sequence import place
 from pomona.scheduler.state import State
-from pomona.workers.messages import Assign, Cancel, Drain, Request, RequestId, Stepped, WorkerReady, WorkerStats
+from pomona.workers.messages import (
+    Assign,
+    Cancel,
+    Drain,
+    EndTurn,
+    Request,
+    RequestId,
+    Stepped,
+    Turn,
+    WorkerReady,
+    WorkerStats,
+)
+from pomona.workers.turn import OwnTurn
 from tests.scheduler.rows import Rows, answer, request
 
 CONTEXT = 64
@@ -62,6 +74,7 @@ class SimulatedWorker:
     def __init__(self, peer: Peer, model: str, max_running: int) -> None:
         self.peer, self.model, self.rows = peer, model, Rows(max_running)
         self.alive, self.hung, self.stepping = True, False, False
+        self.turn = OwnTurn()
 
 
 class SimulatedGateway:
@@ -227,6 +240,7 @@ class Simulation:
         """A fresh link to a scheduler: the rows of a former one are dropped."""
         if core is not None and core is self.core and worker.alive:
             worker.rows.clear()
+            worker.turn.begin_anew()
             ready = WorkerReady(worker.model, worker.rows.max_running, CONTEXT)
             self.to_scheduler(worker.peer, ready, lambda: worker.alive)
 
@@ -234,17 +248,28 @@ class Simulation:
         match message:
             case Assign(request=assigned):
                 worker.rows.assign(assigned)
-                self.start_steps(worker)
             case Cancel(id=id):
                 if not worker.hung:
                     self.to_scheduler(worker.peer, worker.rows.cancel(id), lambda: worker.alive)
             case Drain():
                 worker.rows.clear()
+            case Turn():
+                worker.turn.take(message)
+            case EndTurn():
+                worker.turn.recall(message)
+        self.go_on(worker)
 
-    def start_steps(self, worker: SimulatedWorker) -> None:
-        if not worker.stepping and worker.rows.requests and not worker.hung:
+    def go_on(self, worker: SimulatedWorker) -> None:
+        """What a worker's loop does between two steps."""
+        if worker.stepping or worker.hung:
+            return
+        if worker.turn.may_step and worker.rows.requests:
             worker.stepping = True
-            self.after(self.soon(0.02), lambda: self.step(worker))
+            seconds = self.soon(0.02)
+            worker.turn.use(seconds)
+            self.after(seconds, lambda: self.step(worker))
+        elif worker.turn.is_over(busy=bool(worker.rows.requests)):
+            self.to_scheduler(worker.peer, worker.turn.end(), lambda: worker.alive)
 
     def step(self, worker: SimulatedWorker) -> None:
         worker.stepping = False
@@ -258,7 +283,9 @@ class Simulation:
                 events.append(made)
         stepped = Stepped(tuple(events), WorkerStats(running=len(worker.rows.requests)))
         self.to_scheduler(worker.peer, stepped, lambda: worker.alive)
-        self.start_steps(worker)
+        if worker.turn.is_over(busy=bool(worker.rows.requests)):
+            self.to_scheduler(worker.peer, worker.turn.end(), lambda: worker.alive)
+        self.go_on(worker)
 
     def kill_worker(self, name: str, incarnation: int) -> None:
         worker = self.workers[name]

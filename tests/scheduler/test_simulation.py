@@ -55,7 +55,7 @@ def test_nothing_is_lost_or_doubled_while_everything_dies(seed: int) -> None:
     simulation = Simulation(seed, faults, scheduler=PATIENT)
     ends = rest(simulation, seconds=12, arrivals_s=0.05)
     assert simulation.incarnation > 0
-    assert ends["finished"] > 30
+    assert ends["finished"] > 10  # of the gateways that live
     assert set(ends) <= {"finished", "cancelled", "context_length", "queue_full"}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.runtime.mailbox import Peer
-from pomona.scheduler.turns import Turns
+from pomona.scheduler.turns import PATIENCE_S, Turns
 from pomona.workers.messages import EndTurn, Turn
 from pomona.workers.turn import OwnTurn
 
@@ -315,6 +315,71 @@ def test_a_new_scheduler_starts_clean_with_workers_that_have_free_turns() -> Non
     device.give(A)
     device.run(20)
     assert device.models[A].began[-1] > device.now - 3 * SLICE_S
+
+
+def hang(device: Device, peer: Peer) -> None:
+    """All have work, and this one hangs in its turn until the others go on."""
+    for each in device.models:
+        device.give(each)
+    while not device.models[peer].may_step:
+        device.step()
+    device.models[peer].hung = True
+    deadline = device.turns.deadline()
+    assert deadline is not None
+    device.now = deadline
+    device.settle()
+
+
+def test_who_keeps_its_turn_too_long_is_left_behind_and_the_others_go_on() -> None:
+    device = Device(A, B, C)
+    hang(device, B)
+    steps = [device.models[peer] for peer in (A, C)]
+    for _ in range(80):
+        (able,) = [model for model in steps if model.may_step]
+        device.now += able.step_s
+        able.turn.use(able.step_s)
+        device.settle()
+    assert device.used(A) == pytest.approx(device.used(C), abs=2 * SLICE_S)
+    assert not any(isinstance(order, EndTurn) for order in device.models[B].heard[1:])
+
+
+def test_a_turn_is_waited_for_as_long_as_a_step_may_take() -> None:
+    device = Device(A, B)
+    assert device.turns.deadline() is None
+    device.give(A)
+    assert device.turns.deadline() is None
+    device.models[A].hung = True
+    device.give(B)
+    assert device.turns.deadline() == device.now + PATIENCE_S
+    device.now += PATIENCE_S - 0.01
+    device.settle()
+    assert not device.models[B].may_step
+    device.now += 0.01
+    device.settle()
+    assert device.models[B].may_step
+    assert device.turns.deadline() == device.now + SLICE_S + PATIENCE_S
+
+
+def test_who_was_left_behind_pays_for_its_long_step_and_takes_part_again() -> None:
+    device = Device(A, B)
+    hang(device, B)
+    late = device.models[B]
+    late.turn.use(SLICE_S + PATIENCE_S)
+    late.hung = False
+    device.settle()
+    assert [device.step() for _ in range(12)] == [A] * 12
+    device.run(5)
+    assert device.used(B) > SLICE_S + PATIENCE_S
+
+
+def test_who_was_left_behind_is_awaited_all_the_same() -> None:
+    device = Device(A, B)
+    hang(device, B)
+    due = device.now - PATIENCE_S
+    assert silent(device, B, 7.0) == due - SLICE_S
+    assert silent(device, B, device.now) == due
+    device.turns.idle(B)
+    assert silent(device, B, device.now) == due - SLICE_S
 
 
 def silent(device: Device, peer: Peer, progressed: float) -> float | None:
