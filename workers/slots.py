@@ -7,8 +7,14 @@ by its next step; rows join and leave without moving their neighbours.
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from pomona.workers.length_groups import Group, group_rows
+
 STEP = 256
 """Tokens by which a buffer grows."""
+ROOMY = 4
+"""Times what the rows need, from which on a buffer gives back the rest."""
+CPU_CALL, GPU_CALL = 192, 1024
+"""Tokens of one row whose attention takes about as long as one more call in a layer does before it begins."""
 
 
 class SlotLengths:
@@ -17,14 +23,23 @@ class SlotLengths:
     def __init__(self) -> None:
         self.lengths: list[int] = []
         self.offset = mx.array([], dtype=mx.int32)
+        self._call = CPU_CALL if mx.default_device() == mx.cpu else GPU_CALL
+        self._beyond: list[int] = []
+        self._groups: list[Group] = []
         self._masks: dict[tuple[int, int | None], mx.array | None] = {}
+        self._parts: dict[int, tuple[mx.array | None, list[mx.array | None]]] = {}
         self._positions: dict[tuple[int, int], mx.array] = {}
 
     def begin(self) -> None:
-        """Fix offsets for one forward; called before it, and after rows joined or left."""
+        """Fix offsets and groups for one forward; called before it, and after rows joined or left."""
         self.offset = mx.array(self.lengths, dtype=mx.int32)
         self._masks.clear()
+        self._parts.clear()
         self._positions.clear()
+        shortest = min(self.lengths, default=0)
+        beyond = [length - shortest for length in self.lengths]
+        if beyond != self._beyond:  # what all rows have more changes no group
+            self._beyond, self._groups = beyond, group_rows(beyond, self._call)
 
     def advance(self, tokens: int) -> None:
         """One forward has written `tokens` tokens to every row."""
@@ -51,6 +66,24 @@ class SlotLengths:
         if window is not None:
             mask = mask & (slots > queries - window)
         return mask
+
+    def groups(self, tokens: int) -> list[Group]:
+        """Which rows a forward of `tokens` tokens lets attend together, and the slots that each group looks at."""
+        more = min(self.lengths) + tokens
+        return [group._replace(reach=group.reach + more) for group in self._groups]
+
+    def group_masks(self, mask: mx.array | None, tokens: int) -> list[mx.array | None]:
+        """A mask that broadcasts to [rows, heads, tokens, reach] as each group needs it; cut once a forward."""
+        if id(mask) not in self._parts:
+            windows = [window for (_, window), own in self._masks.items() if own is mask]
+            parts = [
+                None
+                if mask is None or (tokens == 1 and group.level and any(w is None or group.reach <= w for w in windows))
+                else _cut(mask, group)
+                for group in self.groups(tokens)
+            ]
+            self._parts[id(mask)] = mask, parts  # the mask too: its id must not become another's
+        return self._parts[id(mask)][1]
 
     def level(self) -> int | None:
         """The length of all rows, if it is one."""
@@ -103,14 +136,14 @@ class SlotCache:
         return own_keys[:rows, :, :reach], own_values[:rows, :, :reach]
 
     def _reserve(self, rows: int, reach: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """The buffers, with room for `rows` slots of `reach` tokens; they shrink when all left.
+        """The buffers, with room for `rows` slots of `reach` tokens.
 
         Slots double, so that rows that join one after another do not each move all that is there.
         """
         slots, capacity = (0, 0) if self.keys is None else (self.keys.shape[0], self.keys.shape[2])
         if self.keys is None or self.values is None or rows > slots or reach > capacity:
             slots = slots if rows <= slots else max(rows, 2 * slots)
-            capacity = max(-(-reach // STEP) * STEP, capacity)
+            capacity = max(_rounded(reach), capacity)
             self.keys = self._resized(self.keys, slots, capacity, keys)
             self.values = self._resized(self.values, slots, capacity, values)
         return self.keys, self.values
@@ -155,6 +188,16 @@ class SlotCache:
         for target, length, keys, values in moved:
             self.keys[target, :, :length] = keys
             self.values[target, :, :length] = values
+        self._trim(len(order), max(self.shared.lengths[source] for source in order))
+
+    def _trim(self, rows: int, longest: int) -> None:
+        """Give back what rows that left have needed, once it is most of the buffers."""
+        if self.keys is None or self.values is None:
+            return
+        slots, capacity = self.keys.shape[0], _rounded(longest + 1)
+        if slots * self.keys.shape[2] >= ROOMY * rows * capacity:
+            self.keys = mx.contiguous(self.keys[:rows, :, :capacity])
+            self.values = mx.contiguous(self.values[:rows, :, :capacity])
 
     def extract(self, index: int) -> KVCache:
         """One row as mlx-lm's own cache: a copy."""
@@ -165,6 +208,16 @@ class SlotCache:
             row.values = mx.contiguous(self.values[index : index + 1, :, :length])
             row.offset = length
         return row
+
+
+def _rounded(tokens: int) -> int:
+    return -(-tokens // STEP) * STEP
+
+
+def _cut(mask: mx.array, group: Group) -> mx.array:
+    """What a group needs of a mask; axes of length 1, or that it does not have, are all rows' or all slots'."""
+    rows = mask[group.start : group.stop] if mask.ndim == 4 and mask.shape[0] > 1 else mask
+    return rows[..., : group.reach]
 
 
 def _put(buffer: mx.array, positions: mx.array, new: mx.array) -> mx.array:

@@ -28,10 +28,12 @@ def load(folder: Path, *, dtype: DtypePolicy = "auto") -> tuple["Module", "Token
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
+    from pomona.workers.attention import install
     from pomona.workers.models.cpu import speed_up
 
     try:
         model, _ = load_model(folder, lazy=True)
+        install(model)
         if mx.default_device() == mx.cpu:
             speed_up(model)
         target = _target(dtype)

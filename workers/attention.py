@@ -1,0 +1,61 @@
+"""Attention over rows in slots, one call for each group of like length; all other caches get mlx-lm's own."""
+
+import sys
+from typing import Any
+
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+from mlx_lm.models import base
+
+from pomona.workers.slots import SlotCache
+
+
+def grouped_attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | str | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """What mlx-lm's `scaled_dot_product_attention` computes, without most of what pads short rows.
+
+    Queries are [rows, heads, tokens, head_dim], keys and values [rows, kv heads, reach, head_dim]; `mask` is boolean
+    or additive and broadcasts to [rows, heads, tokens, reach], "causal", or None; `sinks` is [heads]. Rows are grouped
+    if `cache` is a `SlotCache` and the keys are all that it holds. There a model's own "causal", or None for one token,
+    stands for what each row may look at.
+    """
+    if isinstance(cache, SlotCache) and keys.shape[0] == len(cache.shared.lengths):
+        shared, tokens = cache.shared, queries.shape[2]
+        if keys.shape[2] == shared.reach(tokens) and shared.level() is None:
+            if isinstance(mask, str) or (mask is None and tokens == 1):
+                mask = shared.mask(tokens, None)
+            if len(groups := shared.groups(tokens)) > 1:
+                parts = [
+                    _attend(
+                        queries[group.start : group.stop],
+                        keys[group.start : group.stop, :, : group.reach],
+                        values[group.start : group.stop, :, : group.reach],
+                        cache,
+                        scale,
+                        part,
+                        sinks,
+                    )
+                    for group, part in zip(groups, shared.group_masks(mask, tokens), strict=True)
+                ]
+                return mx.concatenate(parts)
+    return _attend(queries, keys, values, cache, scale, mask, sinks)
+
+
+def _attend(*arguments: Any) -> mx.array:
+    output: mx.array = base.scaled_dot_product_attention(*arguments)
+    return output
+
+
+def install(model: Module) -> None:
+    """Give the modules that define `model`'s layers the grouped attention, for all models of this process."""
+    for name in {kind.__module__ for layer in model.modules() for kind in type(layer).__mro__}:
+        module = sys.modules.get(name)
+        if getattr(module, "scaled_dot_product_attention", None) is base.scaled_dot_product_attention:
+            module.scaled_dot_product_attention = grouped_attention  # type: ignore[union-attr]  # looked up at each call
