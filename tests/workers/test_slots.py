@@ -133,6 +133,30 @@ def test_buffers_are_freed_when_all_have_left_and_not_before() -> None:
     slots.step(source)
 
 
+def test_buffers_give_back_what_rows_that_left_have_needed_once_it_is_most_of_them() -> None:
+    source, slots = random.Random(11), Slots()
+    for length in (9, 7 * STEP - 1, 5, 7, STEP - 1):
+        slots.join(words(length, length))
+    slots.keep([0, 4, 2, 3])
+    assert {buffer.shape[::2] for buffer in slots.buffers()} == {(4, STEP)}
+    for _ in range(2):
+        slots.step(source)
+    assert {buffer.shape[::2] for buffer in slots.buffers()} == {(4, 2 * STEP)}
+    slots.keep([3, 1])
+    assert {buffer.shape[::2] for buffer in slots.buffers()} == {(4, 2 * STEP)}  # half of them is kept
+    slots.keep([0])
+    assert {buffer.shape[::2] for buffer in slots.buffers()} == {(1, STEP)}
+    slots.step(source)
+
+
+def test_room_for_the_next_token_stays() -> None:
+    slots = Slots()
+    slots.join(words(1, STEP))
+    slots.join(words(2, 8 * STEP))
+    slots.keep([0])
+    assert {buffer.shape[::2] for buffer in slots.buffers()} == {(1, 2 * STEP)}
+
+
 def test_what_lies_beyond_a_row_is_never_seen() -> None:
     """The rest of each slot, and slots that nobody has, are filled with numbers that would show."""
     slots, poisoned = Slots(), Slots()
