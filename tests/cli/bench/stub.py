@@ -91,6 +91,8 @@ def lines(model: str) -> Iterator[str]:
     yield event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
     for word in WORDS:
         yield delta(word)
+    if model == "chatty":
+        yield from (delta("more ") for _ in range(10_000))
     if model == "failing":
         yield event({"error": {"message": "the worker died", "type": "server_error"}})
         return

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from pomona.cli.bench import bench_app
-from pomona.cli.bench.app import counts
+from pomona.cli.bench.options import counts
 from pomona.cli.bench.running import Measurements
 from tests.cli.bench.stub import Stub
 

@@ -1,18 +1,28 @@
 """The load client against a real HTTP server."""
 
 import asyncio
+import dataclasses
 import socket
+from typing import Any
 
 import pytest
 
-from pomona.cli.bench.answer import Answer, Failure, Outcome
+from pomona.cli.bench.answer import Answer, Failure, Left, Outcome
+from pomona.cli.bench.asks import arrivals
 from pomona.cli.bench.load import Load, Target, run_load
+from pomona.cli.bench.mixture import Mixture
 from tests.cli.bench.stub import Stub
 
 
-def load(concurrency: int = 1, requests: int = 1, **changes: float) -> Load:
-    timeout = changes.get("timeout", 20.0)
-    return Load(concurrency=concurrency, requests=requests, max_tokens=5, prompt_words=4, request_timeout_s=timeout)
+def load(concurrency: int = 1, requests: int = 1, **changes: Any) -> Load:
+    basis = Load(
+        concurrency=concurrency,
+        requests=requests,
+        max_tokens=Mixture.of(5),
+        prompt_words=Mixture.of(4),
+        request_timeout_s=20.0,
+    )
+    return dataclasses.replace(basis, **changes)
 
 
 async def run(target: Target, todo: Load) -> list[Outcome]:
@@ -76,7 +86,7 @@ async def test_whatever_a_server_does_wrong_is_a_failure_with_its_reason(stub: S
 
 
 async def test_a_request_has_a_deadline(stub: Stub) -> None:
-    assert await failure(Target(url=stub.url, model="stuck"), load(timeout=0.2)) == "no end within 0.2 s"
+    assert await failure(Target(url=stub.url, model="stuck"), load(request_timeout_s=0.2)) == "no end within 0.2 s"
 
 
 async def test_a_server_that_is_gone_is_a_failure_of_every_request() -> None:
@@ -114,3 +124,39 @@ async def test_a_cancelled_load_keeps_what_had_ended(stub: Stub) -> None:
             await running
     assert len(outcomes) == 2
     assert all(isinstance(outcome, Answer) for outcome in outcomes)
+
+
+async def test_an_open_loop_waits_for_no_answer(stub: Stub) -> None:
+    stub.meet = 6
+    outcomes = await run(Target(url=stub.url, model="good"), load(1, 6, rate=200.0))
+    assert [type(outcome) for outcome in outcomes] == [Answer] * 6
+    assert stub.most_running == 6
+
+
+async def test_the_clock_of_an_open_request_starts_at_its_planned_arrival(stub: Stub) -> None:
+    todo = load(1, 8, rate=100.0, seed="7")
+    outcomes = await run(Target(url=stub.url, model="good"), todo)
+    assert len(outcomes) == 8
+    answers = sorted((one for one in outcomes if isinstance(one, Answer)), key=lambda one: one.started)
+    planned = arrivals("7", 8, 100.0)
+    epoch = answers[0].started - planned[0]
+    assert [one.started - epoch for one in answers] == pytest.approx(list(planned), abs=1e-6)
+    assert all(0 < one.lag < one.ttft for one in answers)
+
+
+async def test_a_client_that_leaves_is_neither_an_answer_nor_a_failure(stub: Stub) -> None:
+    outcomes = await run(Target(url=stub.url, model="chatty"), load(2, 6, cancel=1.0))
+    assert [type(outcome) for outcome in outcomes] == [Left] * 6
+    asked = sorted(one.leaves_after or 0 for one in load(2, 6, cancel=1.0).asks)
+    assert sorted(len(outcome.deltas) for outcome in outcomes if isinstance(outcome, Left)) == asked
+
+
+async def test_an_answer_that_ends_before_its_client_would_leave_is_an_answer(stub: Stub) -> None:
+    outcomes = await run(Target(url=stub.url, model="good"), load(1, 3, cancel=1.0, max_tokens=Mixture.of(10_000)))
+    assert all(isinstance(outcome, Answer) for outcome in outcomes)
+
+
+async def test_the_end_of_sequence_is_ignored_only_where_that_is_asked_for(stub: Stub) -> None:
+    await run(Target(url=stub.url, model="good"), load())
+    await run(Target(url=stub.url, model="good"), load(ignore_eos=True))
+    assert [body.get("ignore_eos") for body in stub.bodies] == [None, True]

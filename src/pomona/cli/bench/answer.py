@@ -1,4 +1,4 @@
-"""What one request gave: an `Answer` with the moment of every delta, or a `Failure` with its reason.
+"""What one request gave: an `Answer` with the moment of every delta, a `Failure` with its reason, or a `Left`.
 
 The reader is pure: lines of a server-sent event stream and the moments at which they came go in, one outcome comes
 out. All moments are seconds of one monotonic clock.
@@ -14,6 +14,7 @@ class Answer:
     """A request that ended well. `deltas` are the moments at which text came, at least one, in order."""
 
     started: float
+    """When the request was sent; in an open loop, when it was planned to arrive."""
     deltas: tuple[float, ...]
     finished: float
     """When the server said that the answer was complete (the finish reason)."""
@@ -21,6 +22,8 @@ class Answer:
     completion_tokens: int
     """Counted by the server; a delta may carry several tokens or a part of one."""
     finish: str
+    lag: float = 0.0
+    """Seconds between `started` and the moment at which the client really sent it."""
 
     @property
     def ttft(self) -> float:
@@ -54,7 +57,16 @@ class Failure:
     reason: str
 
 
-Outcome = Answer | Failure
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A request that its client broke off, as it was meant to: neither an answer nor a failure."""
+
+    started: float
+    deltas: tuple[float, ...]
+    finished: float
+
+
+Outcome = Answer | Failure | Left
 
 
 class _Delta(msgspec.Struct):
@@ -97,8 +109,9 @@ def shorten(text: str) -> str:
 class AnswerReader:
     """Reads one chat stream: `feed` every line with the moment it came, then ask for the `outcome`."""
 
-    def __init__(self, started: float) -> None:
+    def __init__(self, started: float, *, sent: float | None = None) -> None:
         self._started = started
+        self._lag = 0.0 if sent is None else max(0.0, sent - started)
         self._deltas: list[float] = []
         self._finished: float | None = None
         self._finish: str | None = None
@@ -128,16 +141,34 @@ class AnswerReader:
             if choice.finish_reason is not None:
                 self._finish, self._finished = choice.finish_reason, now
 
+    @property
+    def seen(self) -> int:
+        """Deltas with text so far."""
+        return len(self._deltas)
+
+    @property
+    def running(self) -> bool:
+        """The stream has told neither an error nor its finish reason."""
+        return self._error is None and self._finish is None
+
+    def failed(self, reason: str, now: float) -> Failure:
+        """The request came to nothing at `now`, whatever had been read."""
+        return Failure(started=self._started, finished=now, reason=shorten(reason))
+
+    def left(self, now: float) -> Left:
+        """The client broke it off at `now`."""
+        return Left(started=self._started, deltas=tuple(self._deltas), finished=now)
+
     def outcome(self, now: float) -> Outcome:
         """What the stream amounts to when it has ended at `now`."""
         if self._error is not None:
-            return Failure(started=self._started, finished=now, reason=self._error)
+            return self.failed(self._error, now)
         if self._finish is None or self._finished is None:
-            return Failure(started=self._started, finished=now, reason="the stream ended without a finish_reason")
+            return self.failed("the stream ended without a finish_reason", now)
         if not self._deltas:
-            return Failure(started=self._started, finished=now, reason=f"no text before finish {self._finish!r}")
+            return self.failed(f"no text before finish {self._finish!r}", now)
         if self._usage is None:
-            return Failure(started=self._started, finished=now, reason="no usage: tokens cannot be counted")
+            return self.failed("no usage: tokens cannot be counted", now)
         return Answer(
             started=self._started,
             deltas=tuple(self._deltas),
@@ -145,4 +176,5 @@ class AnswerReader:
             prompt_tokens=self._usage.prompt_tokens,
             completion_tokens=self._usage.completion_tokens,
             finish=self._finish,
+            lag=self._lag,
         )

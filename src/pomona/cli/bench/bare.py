@@ -7,12 +7,12 @@ list of `Answer`s; SPEC is a `BareSpec` in JSON.
 import sys
 import time
 from dataclasses import dataclass
-from itertools import islice
 
 import msgspec
 
 from pomona.cli.bench.answer import Answer
-from pomona.cli.bench.prompts import unique_prompts
+from pomona.cli.bench.asks import Ask, asks
+from pomona.cli.bench.mixture import Mixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class BareSpec:
     folder: str
     requests: int
     warm_ups: int
-    max_tokens: int
-    prompt_words: int
+    max_tokens: Mixture
+    prompt_words: Mixture
     seed: str
 
 
@@ -33,12 +33,12 @@ def generate(spec: BareSpec) -> list[Answer]:
 
     model, tokenizer, *_ = load(spec.folder)
 
-    def answer(prompt: str) -> Answer:
-        messages = [{"role": "user", "content": prompt}]
+    def answer(one: Ask) -> Answer:
+        messages = [{"role": "user", "content": one.prompt}]
         tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
         started = time.perf_counter()
         deltas: list[float] = []
-        for piece in stream_generate(model, tokenizer, tokens, max_tokens=spec.max_tokens):
+        for piece in stream_generate(model, tokenizer, tokens, max_tokens=one.max_tokens):
             now = time.perf_counter()
             if piece.text:
                 deltas.append(now)
@@ -51,9 +51,9 @@ def generate(spec: BareSpec) -> list[Answer]:
             finish=piece.finish_reason or "length",
         )
 
-    for prompt in islice(unique_prompts(f"{spec.seed} warm-up", spec.prompt_words), spec.warm_ups):
-        answer(prompt)
-    return [answer(prompt) for prompt in islice(unique_prompts(spec.seed, spec.prompt_words), spec.requests)]
+    for one in asks(f"{spec.seed} warm-up", spec.warm_ups, spec.prompt_words, spec.max_tokens):
+        answer(one)
+    return [answer(one) for one in asks(spec.seed, spec.requests, spec.prompt_words, spec.max_tokens)]
 
 
 def main(arguments: list[str]) -> None:

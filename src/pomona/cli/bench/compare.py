@@ -85,7 +85,7 @@ class Bench:
 
     def _bare(self, turn: int, measured: list[Measured]) -> None:
         load = self.plan.single_load(turn)
-        limit = BARE_START_S + BARE_TOKEN_S * load.max_tokens * (load.requests + 1)
+        limit = BARE_START_S + BARE_TOKEN_S * load.max_tokens.mean * (load.requests + 1)
         result = run_bare(bare_command(self.folder, load), self.env, limit)
         measured.append(Measured(round=turn, contender=Contender.BARE, single=True, load=result))
 

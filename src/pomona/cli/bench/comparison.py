@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pomona.cli.bench.metrics import LoadResult, Percentiles, Ratio, ratio_of
+from pomona.cli.bench.metrics import LoadResult, Ratio, ratio_of
 from pomona.cli.bench.plan import Contender, Plan
+from pomona.cli.bench.quantile import Percentiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,21 @@ def clean_environment(inherited: Mapping[str, str], scratch: Path, preload: Mapp
     return kept | offline | dict(preload)
 
 
-def pomona_server(folder: Path, port: int, env: Mapping[str, str], home: Path, ready_timeout_s: float) -> ServerCommand:
-    """Pomona as it comes, with a home of its own: no configuration file, an empty cache."""
+def pomona_server(
+    folder: Path,
+    port: int,
+    env: Mapping[str, str],
+    home: Path,
+    ready_timeout_s: float,
+    *,
+    config: Path | None = None,
+) -> ServerCommand:
+    """Pomona as it comes, with a home of its own and an empty cache; no configuration file but `config`."""
     home.mkdir(parents=True, exist_ok=True)
+    configured = () if config is None else ("--config", str(config))
     return ServerCommand(
         name="pomona",
-        argv=(sys.executable, "-m", "pomona", "serve", str(folder), "--host", HOST, "--port", str(port)),
+        argv=(sys.executable, "-m", "pomona", "serve", str(folder), "--host", HOST, "--port", str(port), *configured),
         env={**env, "POMONA_HOME": str(home)},
         ready_url=f"http://{HOST}:{port}/health/ready",
         ready_timeout_s=ready_timeout_s,

@@ -1,16 +1,16 @@
-"""The load: a closed loop of streamed chat requests against any OpenAI-compatible server."""
+"""The load: streamed chat requests against any OpenAI-compatible server, in a closed or an open loop."""
 
 import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from itertools import islice
 
 import httpx
 
-from pomona.cli.bench.answer import AnswerReader, Failure, Outcome, shorten
-from pomona.cli.bench.prompts import unique_prompts
+from pomona.cli.bench.answer import AnswerReader, Outcome
+from pomona.cli.bench.asks import Ask, arrivals, asks
+from pomona.cli.bench.mixture import Mixture
 
 RECONNECT_AFTER_S = (0.05, 0.2)
 """Pauses before a request whose connection broke is sent again; so many times, then it is a failure."""
@@ -29,84 +29,124 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """`concurrency` clients that each send their next request when the last one has ended, `requests` in all."""
+    """`requests` in all. Closed loop: `concurrency` clients that each send their next when the last one has ended.
+
+    Open loop, where there is a `rate`: requests a second that arrive at drawn moments, whatever has been answered.
+    """
 
     concurrency: int
+    """Not regarded in an open loop."""
     requests: int
-    max_tokens: int
-    prompt_words: int = 40
+    max_tokens: Mixture
+    prompt_words: Mixture
     temperature: float = 0.0
     top_p: float | None = None
     seed: str = "0"
-    """The same seed gives the same prompts."""
+    """The same seed gives the same requests and the same arrivals."""
     request_timeout_s: float = 600.0
+    cancel: float = 0.0
+    """Share of the requests (0..1) that their client breaks off early."""
+    rate: float | None = None
+    ignore_eos: bool = False
+    """Only `max_tokens` ends an answer; not every server knows this field."""
+
+    @property
+    def asks(self) -> Iterator[Ask]:
+        return asks(self.seed, self.requests, self.prompt_words, self.max_tokens, self.cancel)
 
 
-def bodies(load: Load, model: str) -> Iterator[dict[str, object]]:
-    """The request bodies of a load, no prompt twice."""
-    for prompt in islice(unique_prompts(load.seed, load.prompt_words), load.requests):
-        body: dict[str, object] = {
-            "model": model,
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": load.max_tokens,
-            "temperature": load.temperature,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if load.top_p is not None:
-            body["top_p"] = load.top_p
-        yield body
+def body_of(load: Load, one: Ask, model: str) -> dict[str, object]:
+    """The JSON body of one request."""
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [{"role": "user", "content": one.prompt}],
+        "max_tokens": one.max_tokens,
+        "temperature": load.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if load.top_p is not None:
+        body["top_p"] = load.top_p
+    if load.ignore_eos:
+        body["ignore_eos"] = True
+    return body
 
 
-async def ask(client: httpx.AsyncClient, url: str, body: dict[str, object], timeout_s: float) -> Outcome:
-    """Sends one request and reads its stream to the end; every trouble of the server is a `Failure`.
+class Client:
+    """Sends the requests of one load and hands `done` each outcome as it comes, so a cancelled run loses nothing."""
 
-    A connection that breaks before the head of the answer is tried again, as the SDKs do it: mlx_lm.server's listening
-    queue holds five clients, and more that come at once are cut off. The clock runs on meanwhile.
-    """
-    started = time.perf_counter()
-    reader = AnswerReader(started)
-    try:
-        async with asyncio.timeout(timeout_s), AsyncExitStack() as stack:
-            response = await _open(stack, client, url, body)
-            if response.status_code != 200:
-                text = (await response.aread()).decode(errors="replace")
-                reason = shorten(f"HTTP {response.status_code}: {text}")
-                return Failure(started=started, finished=time.perf_counter(), reason=reason)
-            async for line in response.aiter_lines():
-                reader.feed(line, time.perf_counter())
-    except TimeoutError:
-        reason = f"no end within {timeout_s:g} s"
-        return Failure(started=started, finished=time.perf_counter(), reason=reason)
-    except httpx.HTTPError as error:
-        reason = shorten(f"{type(error).__name__}: {error}")
-        return Failure(started=started, finished=time.perf_counter(), reason=reason)
-    return reader.outcome(time.perf_counter())
+    def __init__(self, http: httpx.AsyncClient, target: Target, load: Load, done: Done) -> None:
+        self._http = http
+        self._url = f"{target.url.rstrip('/')}/chat/completions"
+        self._model = target.model
+        self._load = load
+        self._done = done
 
+    async def closed(self) -> None:
+        waiting = self._load.asks
 
-async def _open(stack: AsyncExitStack, client: httpx.AsyncClient, url: str, body: dict[str, object]) -> httpx.Response:
-    for pause_s in RECONNECT_AFTER_S:
+        async def lane() -> None:
+            for one in waiting:
+                now = time.perf_counter()
+                self._done(await self._ask(one, AnswerReader(now, sent=now)))
+
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(min(self._load.concurrency, self._load.requests)):
+                lanes.create_task(lane())
+
+    async def open(self, rate: float) -> None:
+        """Every request's clock starts at its planned arrival, so that a client that is late hides no latency."""
+        load = self._load
+        planned = list(zip(load.asks, arrivals(load.seed, load.requests, rate), strict=True))
+
+        async def arrive(one: Ask, moment: float) -> None:
+            await asyncio.sleep(max(0.0, moment - time.perf_counter()))
+            self._done(await self._ask(one, AnswerReader(moment, sent=time.perf_counter())))
+
+        async with asyncio.TaskGroup() as requests:
+            epoch = time.perf_counter()
+            for one, after in planned:
+                requests.create_task(arrive(one, epoch + after))
+
+    async def _ask(self, one: Ask, reader: AnswerReader) -> Outcome:
+        """Sends one request and reads its stream to the end; every trouble of the server is a `Failure`.
+
+        A connection that breaks before the head of the answer is tried again, as the SDKs do it: mlx_lm.server's
+        listening queue holds five clients, and more that come at once are cut off. The clock runs on meanwhile.
+        """
+        limit_s = self._load.request_timeout_s
         try:
-            return await stack.enter_async_context(client.stream("POST", url, json=body))
-        except (httpx.NetworkError, httpx.RemoteProtocolError):
-            await asyncio.sleep(pause_s)
-    return await stack.enter_async_context(client.stream("POST", url, json=body))
+            async with asyncio.timeout(limit_s), AsyncExitStack() as stack:
+                response = await self._open(stack, body_of(self._load, one, self._model))
+                if response.status_code != 200:
+                    text = (await response.aread()).decode(errors="replace")
+                    return reader.failed(f"HTTP {response.status_code}: {text}", time.perf_counter())
+                async for line in response.aiter_lines():
+                    reader.feed(line, time.perf_counter())
+                    if one.leaves_after is not None and reader.running and reader.seen >= one.leaves_after:
+                        return reader.left(time.perf_counter())
+        except TimeoutError:
+            return reader.failed(f"no end within {limit_s:g} s", time.perf_counter())
+        except httpx.HTTPError as error:
+            return reader.failed(f"{type(error).__name__}: {error}", time.perf_counter())
+        return reader.outcome(time.perf_counter())
+
+    async def _open(self, stack: AsyncExitStack, body: dict[str, object]) -> httpx.Response:
+        for pause_s in RECONNECT_AFTER_S:
+            try:
+                return await stack.enter_async_context(self._http.stream("POST", self._url, json=body))
+            except (httpx.NetworkError, httpx.RemoteProtocolError):
+                await asyncio.sleep(pause_s)
+        return await stack.enter_async_context(self._http.stream("POST", self._url, json=body))
 
 
 async def run_load(target: Target, load: Load, done: Done) -> None:
-    """Runs the whole load and calls `done` with each outcome as it comes, so a cancelled run has lost nothing."""
-    url = f"{target.url.rstrip('/')}/chat/completions"
+    """Runs the whole load and calls `done` with each outcome as it comes."""
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
-    limits = httpx.Limits(max_connections=load.concurrency, max_keepalive_connections=load.concurrency)
-    waiting = bodies(load, target.model)
+    most = load.concurrency if load.rate is None else load.requests
+    limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
     async with httpx.AsyncClient(
         timeout=load.request_timeout_s, headers=headers, limits=limits, trust_env=False
-    ) as client:
-
-        async def lane() -> None:
-            for body in waiting:
-                done(await ask(client, url, body, load.request_timeout_s))
-
-        async with asyncio.TaskGroup() as lanes:
-            for _ in range(min(load.concurrency, load.requests)):
-                lanes.create_task(lane())
+    ) as http:
+        client = Client(http, target, load, done)
+        await (client.closed() if load.rate is None else client.open(load.rate))

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 from pomona.cli.bench.answer import Outcome
@@ -12,18 +13,25 @@ from pomona.cli.bench.metrics import LoadResult, summarise
 from pomona.cli.bench.progress import BenchProgress
 
 
-class Interrupted(Exception):
-    """The user stopped a load; `partial` is what had been measured, None if no request had ended."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A load that was measured: its figures, and all that they were computed from."""
 
-    def __init__(self, partial: LoadResult | None) -> None:
+    result: LoadResult
+    outcomes: tuple[Outcome, ...]
+
+
+class Interrupted(Exception):
+    """The user stopped a load; `outcomes` are the requests that had ended."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
         super().__init__("interrupted")
-        self.partial = partial
+        self.outcomes = tuple(outcomes)
 
 
 def measure(target: Target, load: Load, label: str, progress: BenchProgress) -> LoadResult:
-    """Runs one load; raises `Interrupted` with the figures so far on Ctrl-C."""
-    outcomes = outcomes_of(target, load, label, progress)
-    return summarise(outcomes, load.concurrency)
+    """Runs one load; raises `Interrupted` on Ctrl-C."""
+    return summarise(outcomes_of(target, load, label, progress), load.concurrency)
 
 
 def outcomes_of(target: Target, load: Load, label: str, progress: BenchProgress) -> list[Outcome]:
@@ -38,8 +46,7 @@ def outcomes_of(target: Target, load: Load, label: str, progress: BenchProgress)
 
             asyncio.run(run_load(target, load, done))
     except KeyboardInterrupt:
-        partial = summarise(outcomes, load.concurrency, interrupted=True) if outcomes else None
-        raise Interrupted(partial) from None
+        raise Interrupted(outcomes) from None
     return outcomes
 
 

@@ -1,24 +1,15 @@
-"""Arithmetic over outcomes: percentiles, tokens per second, ratios. Pure."""
+"""Arithmetic over outcomes: tokens per second, latencies, ratios. Pure."""
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pomona.cli.bench.answer import Answer, Failure, Outcome
+from pomona.cli.bench.answer import Answer, Failure, Left, Outcome
+from pomona.cli.bench.quantile import Percentiles, percentiles_ms
+from pomona.cli.bench.slo import Goodput, Slo, goodput
 
 FIRST_FAILURES = 3
 """Reasons that a result carries; the count is always whole."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Percentiles:
-    """Milliseconds, interpolated between the two nearest values."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +35,21 @@ class LoadResult:
     finish: dict[str, int]
     """Requests by finish reason."""
     interrupted: bool = False
+    left: int = 0
+    """Requests that their client broke off as it was meant to; they enter no other figure but `wall_s`."""
+    rate: float | None = None
+    """Requests a second that the open loop was set to offer; None in a closed loop."""
+    offered_per_s: float | None = None
+    """Requests a second as they were drawn, up to the last arrival; None in a closed loop or a part of one."""
+    ended_per_s: float = 0.0
+    """Answers and broken off requests a second of `wall_s`."""
+    load_percent: float | None = None
+    """`rate` in percent of the capacity that the closed loop found."""
+    latency_ms: Percentiles | None = None
+    """From the start of a request to its finish reason."""
+    lag_ms: Percentiles | None = None
+    """How late the client itself sent the requests of an open loop; it is part of TTFT and latency."""
+    goodput: Goodput | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,29 +62,23 @@ class Ratio:
     rounds: tuple[float, ...]
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` (0..1) of the ascending values lie, interpolated; raises ValueError if none."""
-    if not ordered:
-        raise ValueError("no values")
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = math.ceil(place)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def percentiles_ms(seconds: Iterable[float]) -> Percentiles | None:
-    ordered = sorted(value * 1e3 for value in seconds)
-    if not ordered:
-        return None
-    p50, p90, p99 = (round(percentile(ordered, share), 3) for share in (0.5, 0.9, 0.99))
-    return Percentiles(p50=p50, p90=p90, p99=p99, max=round(ordered[-1], 3))
-
-
-def summarise(outcomes: Sequence[Outcome], concurrency: int, *, interrupted: bool = False) -> LoadResult:
-    """The figures of one load; an empty one gives zeros."""
+def summarise(
+    outcomes: Sequence[Outcome],
+    concurrency: int,
+    *,
+    interrupted: bool = False,
+    rate: float | None = None,
+    load_percent: float | None = None,
+    slo: Slo | None = None,
+) -> LoadResult:
+    """The figures of one load, of an open one where there is a `rate`; an empty one gives zeros."""
     answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    wall = max((o.finished for o in outcomes), default=0.0) - min((o.started for o in outcomes), default=0.0)
+    left = [outcome for outcome in outcomes if isinstance(outcome, Left)]
+    first = min((outcome.started for outcome in outcomes), default=0.0)
+    wall = max((outcome.finished for outcome in outcomes), default=0.0) - first
+    whole_open = rate is not None and not interrupted
+    arriving = max((outcome.started for outcome in outcomes), default=0.0) - first
     tokens = sum(answer.completion_tokens for answer in answers)
     finish: dict[str, int] = {}
     for answer in answers:
@@ -98,6 +98,14 @@ def summarise(outcomes: Sequence[Outcome], concurrency: int, *, interrupted: boo
         gap_ms=percentiles_ms(gap for answer in answers for gap in answer.gaps),
         finish=finish,
         interrupted=interrupted,
+        left=len(left),
+        rate=rate,
+        offered_per_s=round((len(outcomes) - 1) / arriving, 3) if whole_open and arriving > 0 else None,
+        ended_per_s=round((len(answers) + len(left)) / wall, 3) if wall > 0 else 0.0,
+        load_percent=load_percent,
+        latency_ms=percentiles_ms(answer.finished - answer.started for answer in answers),
+        lag_ms=percentiles_ms(answer.lag for answer in answers) if rate is not None else None,
+        goodput=goodput(outcomes, slo, wall) if slo is not None else None,
     )
 
 

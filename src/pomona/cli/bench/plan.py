@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pomona.cli.bench.load import Load
+from pomona.cli.bench.mixture import Mixture
 
 WARM_UP_TOKENS = 8
 
@@ -47,8 +48,8 @@ class Plan:
         yield Load(
             concurrency=1,
             requests=1,
-            max_tokens=WARM_UP_TOKENS,
-            prompt_words=self.prompt_words,
+            max_tokens=Mixture.of(WARM_UP_TOKENS),
+            prompt_words=Mixture.of(self.prompt_words),
             temperature=0.8,
             top_p=0.9,
             seed=f"{self.seed} round {turn} warm-up sampled",
@@ -62,8 +63,8 @@ class Plan:
         return Load(
             concurrency=concurrency,
             requests=requests,
-            max_tokens=max_tokens,
-            prompt_words=self.prompt_words,
+            max_tokens=Mixture.of(max_tokens),
+            prompt_words=Mixture.of(self.prompt_words),
             seed=f"{self.seed} {seed}",
         )
 

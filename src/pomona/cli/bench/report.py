@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pomona.cli.bench.comparison import Comparison
-from pomona.cli.bench.metrics import LoadResult, Percentiles, Ratio
+from pomona.cli.bench.limits import Limits
+from pomona.cli.bench.metrics import LoadResult, Ratio
 from pomona.cli.bench.problem import BenchError
+from pomona.cli.bench.quantile import Percentiles
 
 
 def as_json(result: object) -> str:
@@ -18,14 +20,14 @@ def as_json(result: object) -> str:
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
 
 
-def check_writable(out: Path | None) -> None:
+def check_writable(out: Path | None, option: str = "--out") -> None:
     """Raises BenchError now rather than after a long run; leaves an empty file at most."""
     if out is None:
         return
     try:
         out.open("ab").close()
     except OSError as error:
-        raise BenchError(f"--out {out}: {error.strerror}; name a file in a folder that exists") from error
+        raise BenchError(f"{option} {out}: {error.strerror}; name a file in a folder that exists") from error
 
 
 def finish(result: object, table: Table, console: Console, out: Path | None) -> None:
@@ -33,26 +35,67 @@ def finish(result: object, table: Table, console: Console, out: Path | None) -> 
     console.print(table)
     text = as_json(result)
     print(text, flush=True)
-    if out is None:
-        return
+    if out is not None:
+        write(out, text + "\n", "--out")
+
+
+def write(out: Path, text: str, option: str) -> None:
+    """Raises BenchError if the file cannot be written; the JSON has been printed by then."""
     try:
-        out.write_text(text + "\n", encoding="utf-8")
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BenchError(f"--out {out}: {error.strerror}; the JSON above is whole") from error
+        raise BenchError(f"{option} {out}: {error.strerror}; the JSON above is whole") from error
 
 
 def load_table(results: Sequence[LoadResult]) -> Table:
-    table = _table(["streams", "done", "failed", "tokens/s", "TTFT", "TPOT", "gap"])
+    """One line for each load; columns that say nothing of any of them are left out."""
+    leaves = any(result.left for result in results)
+    judged = any(result.goodput is not None for result in results)
+    opens = any(result.rate is not None for result in results)
+    columns = ["load" if opens else "streams", "done", "failed", *(["left"] if leaves else [])]
+    columns += [*(["offered", "ended"] if opens else []), "tokens/s", "TTFT", "TPOT", "gap"]
+    table = _table([*columns, *(["good"] if judged else [])])
     table.caption = "TTFT, TPOT and the gap between two deltas in ms: p50/p99"
+    if opens:
+        table.caption += "; offered and ended in requests/s"
+    if judged:
+        table.caption += "; good: share that met the SLO"
     for result in results:
+        cells = [label_of(result), str(result.requests), str(result.errors)]
+        cells += [str(result.left)] if leaves else []
+        offered = result.offered_per_s or result.rate
+        cells += [f"{offered:.2f}" if offered else "-", f"{result.ended_per_s:.2f}"] if opens else []
+        cells += [f"{result.tokens_per_s:.1f}"]
+        cells += [_spread(values) for values in (result.ttft_ms, result.tpot_ms, result.gap_ms)]
+        cells += ["-" if result.goodput is None else f"{result.goodput.share:.0%}"] if judged else []
+        table.add_row(*cells)
+    return table
+
+
+def label_of(result: LoadResult) -> str:
+    """What a load is called: its streams, its rate or its share of the capacity."""
+    if result.load_percent is not None:
+        label = f"{result.load_percent:g} %"
+    else:
+        label = str(result.concurrency) if result.rate is None else f"{result.rate:g}/s"
+    return f"{label} (interrupted)" if result.interrupted else label
+
+
+def limit_table(limits: Limits) -> Table:
+    table = _table(["rows", "bare ms/step", "bare tokens/s", "Pomona tokens/s", "ratio", "range", "whole", "added"])
+    table.caption = (
+        "Medians, while all rows decode. ratio: Pomona / bare loop in tokens/s, above 1 Pomona is faster; "
+        "whole: with prefill; added: gap at the client less the worker's step, ms: p50/p99."
+    )
+    for line in limits.lines:
         table.add_row(
-            f"{result.concurrency} (interrupted)" if result.interrupted else str(result.concurrency),
-            str(result.requests),
-            str(result.errors),
-            f"{result.tokens_per_s:.1f}",
-            _spread(result.ttft_ms),
-            _spread(result.tpot_ms),
-            _spread(result.gap_ms),
+            str(line.width),
+            _number(line.bare_step_ms, 2),
+            _number(line.bare_tokens_per_s, 1),
+            _number(line.pomona_tokens_per_s, 1),
+            *_ratio(line.decode),
+            _ratio(line.whole)[0],
+            f"{_number(line.added_p50_ms, 2)}/{_number(line.added_p99_ms, 2)}",
         )
     return table
 
@@ -82,6 +125,10 @@ def _table(columns: Sequence[str]) -> Table:
 
 def _values(values: Sequence[float]) -> str:
     return " ".join(f"{value:.1f}" for value in values) or "-"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _ratio(ratio: Ratio | None) -> tuple[str, str]:

@@ -1,21 +1,68 @@
 """`bench serve`: one load after another against a server that runs already."""
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pomona.cli.bench.load import Load, Target
-from pomona.cli.bench.measure import Interrupted, measure
-from pomona.cli.bench.metrics import LoadResult
+from pomona.cli.bench.measure import Interrupted, Recorded, outcomes_of
+from pomona.cli.bench.metrics import LoadResult, summarise
+from pomona.cli.bench.mixture import Mixture
 from pomona.cli.bench.plan import WARM_UP_TOKENS
+from pomona.cli.bench.problem import BenchError
 from pomona.cli.bench.progress import BenchProgress
+from pomona.cli.bench.slo import Slo
+
+OPEN_S = 30.0
+LEAST_OPEN_REQUESTS = 20
+WARM_UP_STREAMS = 8
+"""Of an open loop that no closed one went before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A load and the one that warms the server up for it."""
+class Sweep:
+    """What is to be measured: closed loops by their streams, then open loops by their rate, then by their share."""
 
-    warm_up: Load
     load: Load
+    """What all of them have in common; its concurrency, requests and rate are not regarded."""
+    streams: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    """Requests a second."""
+    percents: tuple[float, ...] = ()
+    """Of the requests a second that the widest closed loop ended; `streams` must not be empty then."""
+    requests: int | None = None
+    """Of each load; None: two a stream, or half a minute of arrivals."""
+    slo: Slo = dataclasses.field(default_factory=Slo)
+
+    def closed(self, streams: int) -> Load:
+        return dataclasses.replace(
+            self.load,
+            concurrency=streams,
+            requests=self.requests or max(4, 2 * streams),
+            rate=None,
+            seed=f"{self.load.seed} load {streams}",
+        )
+
+    def open(self, rate: float) -> Load:
+        return dataclasses.replace(
+            self.load,
+            concurrency=max(self.streams, default=WARM_UP_STREAMS),
+            requests=self.requests or max(LEAST_OPEN_REQUESTS, round(rate * OPEN_S)),
+            rate=rate,
+            seed=f"{self.load.seed} rate {rate:.6g}",
+        )
+
+
+def warm_up(load: Load) -> Load:
+    """A closed loop of short answers at the width of `load`, with prompts of its own; nobody leaves early."""
+    return dataclasses.replace(
+        load,
+        requests=min(load.concurrency, load.requests),
+        max_tokens=Mixture.of(WARM_UP_TOKENS),
+        rate=None,
+        cancel=0.0,
+        seed=f"{load.seed} warm-up",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,41 +76,57 @@ class Measurements:
         return sum(load.errors for load in self.loads)
 
 
-def steps(load: Load, levels: Sequence[int], requests: int | None) -> Iterator[Step]:
-    """`load` at each level of concurrency, with prompts of its own for each and `requests` or two a stream."""
-    for level in levels:
-        number = requests if requests is not None else max(4, 2 * level)
-        yield Step(
-            warm_up=_at(load, level, requests=level, tokens=WARM_UP_TOKENS, purpose="warm-up"),
-            load=_at(load, level, requests=number, tokens=load.max_tokens, purpose="load"),
-        )
+class Running:
+    """Measures a sweep; `recorded` grows as it goes, so an interrupt loses nothing."""
 
+    def __init__(self, target: Target, sweep: Sweep, progress: BenchProgress) -> None:
+        self._target = target
+        self._sweep = sweep
+        self._progress = progress
+        self.recorded: list[Recorded] = []
+        self._interrupted = False
 
-def _at(load: Load, level: int, *, requests: int, tokens: int, purpose: str) -> Load:
-    return Load(
-        concurrency=level,
-        requests=requests,
-        max_tokens=tokens,
-        prompt_words=load.prompt_words,
-        temperature=load.temperature,
-        seed=f"{load.seed} {purpose} {level}",
-        request_timeout_s=load.request_timeout_s,
-    )
+    def run(self) -> None:
+        """Raises BenchError if a share of the capacity is asked for and the widest closed loop ended no request."""
+        try:
+            for streams in self._sweep.streams:
+                self._measure(self._sweep.closed(streams), f"streams {streams}")
+            for rate in self._sweep.rates:
+                self._measure(self._sweep.open(rate), f"{rate:g} requests/s")
+            capacity = self._capacity() if self._sweep.percents else 0.0
+            for percent in self._sweep.percents:
+                self._measure(self._sweep.open(capacity * percent / 100), f"load {percent:g} %", percent)
+        except (Interrupted, KeyboardInterrupt):
+            self._interrupted = True
 
+    @property
+    def measurements(self) -> Measurements:
+        return Measurements(loads=tuple(one.result for one in self.recorded), interrupted=self._interrupted)
 
-def measure_running(target: Target, todo: Iterator[Step], progress: BenchProgress) -> Measurements:
-    """Runs the steps in order; an interrupt ends them and keeps what there is."""
-    loads: list[LoadResult] = []
-    try:
-        for step in todo:
-            label = f"streams {step.load.concurrency}"
-            measure(target, step.warm_up, f"{label}, warm-up", progress)
-            try:
-                loads.append(measure(target, step.load, label, progress))
-            except Interrupted as stop:
-                if stop.partial is not None:
-                    loads.append(stop.partial)
-                raise
-    except (Interrupted, KeyboardInterrupt):
-        return Measurements(loads=tuple(loads), interrupted=True)
-    return Measurements(loads=tuple(loads), interrupted=False)
+    def _capacity(self) -> float:
+        closed: Sequence[LoadResult] = [one.result for one in self.recorded if one.result.rate is None]
+        widest = max(closed, key=lambda result: result.concurrency)
+        if not widest.ended_per_s:
+            reason = widest.first_errors[0] if widest.first_errors else "none was sent"
+            raise BenchError(f"--load: no request of the {widest.concurrency} streams ended well ({reason})")
+        return widest.ended_per_s
+
+    def _measure(self, load: Load, label: str, percent: float | None = None) -> None:
+        outcomes_of(self._target, warm_up(load), f"{label}, warm-up", self._progress)
+        interrupted = None
+        try:
+            outcomes = tuple(outcomes_of(self._target, load, label, self._progress))
+        except Interrupted as stop:
+            interrupted, outcomes = stop, stop.outcomes
+        if outcomes:
+            result = summarise(
+                outcomes,
+                load.concurrency,
+                interrupted=interrupted is not None,
+                rate=load.rate,
+                load_percent=percent,
+                slo=self._sweep.slo,
+            )
+            self.recorded.append(Recorded(result=result, outcomes=outcomes))
+        if interrupted is not None:
+            raise interrupted

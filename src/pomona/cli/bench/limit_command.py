@@ -1,0 +1,86 @@
+"""`pomona bench limit` as it is typed."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pomona.cli.bench.floor import Loader
+from pomona.cli.bench.options import (
+    INTERRUPTED,
+    MaxTokens,
+    Model,
+    Out,
+    Port,
+    PromptWords,
+    ReadyTimeout,
+    Rounds,
+    Seed,
+    Tiny,
+    counts,
+)
+
+
+def limit(
+    model: Model = None,
+    tiny: Tiny = False,
+    widths: Annotated[str, typer.Option(help="Rows of the batch, one measurement for each number.")] = "1,2,4,8,16,32",
+    rounds: Rounds = 3,
+    max_tokens: MaxTokens = 64,
+    prompt_words: PromptWords = 40,
+    server: Annotated[bool, typer.Option(help="Also send the same batches to Pomona over HTTP.")] = True,
+    loader: Annotated[Loader, typer.Option(help="Who loads the bare loop's model.")] = Loader.MLX_LM,
+    port: Port = 0,
+    ready_timeout: ReadyTimeout = 300.0,
+    seed: Seed = "0",
+    out: Out = None,
+) -> int:
+    """Run a bare MLX loop on a model, the floor for any server, and Pomona beside it; print the ratios."""
+    from rich.console import Console
+
+    from pomona.cli.bench.contenders import clean_environment
+    from pomona.cli.bench.environment import describe
+    from pomona.cli.bench.limit import LimitBench
+    from pomona.cli.bench.limits import LimitPlan, WidthRun, conclude
+    from pomona.cli.bench.measure import sigterm_is_interrupt
+    from pomona.cli.bench.progress import BenchProgress
+    from pomona.cli.bench.report import check_writable, finish, limit_table
+    from pomona.cli.bench.subject import model_folder
+    from pomona.runtime import blas
+
+    console = Console(stderr=True)
+    plan = LimitPlan(
+        widths=counts(widths),
+        rounds=rounds,
+        max_tokens=max_tokens,
+        prompt_words=prompt_words,
+        server=server,
+        loader=loader,
+        seed=seed,
+    )
+    check_writable(out)
+    measured: list[WidthRun] = []
+    with tempfile.TemporaryDirectory(prefix="pomona-bench-") as scratch, sigterm_is_interrupt():
+        folder = model_folder(model, tiny=tiny, scratch=Path(scratch), console=console)
+        env = clean_environment(os.environ, Path(scratch), blas.environment(blas.find()))
+        environment = describe(folder, env)
+        if loader is Loader.MLX_LM and server:
+            for note in environment.notes:
+                console.print(f"note: {note}", markup=False, highlight=False)
+        bench = LimitBench(
+            plan=plan,
+            folder=folder,
+            env=env,
+            scratch=Path(scratch),
+            port=port,
+            ready_timeout_s=ready_timeout,
+            progress=BenchProgress(console),
+        )
+        whole = bench.run(measured)
+    limits = conclude(environment, plan, measured, interrupted=not whole)
+    finish(limits, limit_table(limits), console, out)
+    if limits.errors:
+        console.print(f"{limits.errors} requests failed: these figures are not comparable", markup=False)
+    return INTERRUPTED if limits.interrupted else 1 if limits.errors else 0
