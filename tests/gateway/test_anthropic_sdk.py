@@ -85,6 +85,10 @@ async def test_models_have_anthropics_shape(open_gateway: GatewayFactory, serve:
         (Rejected("unavailable", "no worker", 3), anthropic.InternalServerError),
         (Rejected("context_length", "9 of 8", None), anthropic.BadRequestError),
         (Rejected("unknown_model", "gone", None), anthropic.NotFoundError),
+        (Rejected("prompt_length", "9 of 8", None), anthropic.BadRequestError),
+        (Rejected("kv_memory", "9 bytes of 8", None), anthropic.BadRequestError),
+        (Rejected("client_limit", "2 of 2", 7), anthropic.RateLimitError),
+        (Rejected("timed_out", "10 s", None), anthropic.DeadlineExceededError),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,6 +1,6 @@
 from prometheus_client.parser import text_string_to_metric_families
 
-from pomona.scheduler.messages import ModelState, WorkerSnapshot
+from pomona.scheduler.messages import ModelState, Waits, WorkerSnapshot
 from pomona.workers.messages import WorkerStats
 from tests.gateway.conftest import Gateway
 
@@ -86,7 +86,9 @@ async def test_metrics_count_requests_and_tokens(gateway: Gateway) -> None:
 
 async def test_metrics_carry_the_schedulers_counters(gateway: Gateway) -> None:
     stats = WorkerStats(running=2, decode_steps=7, kv_bytes=1024)
-    gateway.source.workers = (WorkerSnapshot("worker:tiny", 2, "tiny", stats, 1.5),)
+    gateway.source.workers = (WorkerSnapshot("worker:tiny", 2, "tiny", stats, 1.5, 300, 400),)
+    gateway.source.preempted = 4
+    gateway.source.waits = Waits((2, 0, 1, *[0] * 10, 5), 61.5)
     samples = await samples_of(gateway)
     assert samples["pomona_scheduler_up"] == 1
     assert samples["pomona_scheduler_waiting"] == 0
@@ -95,6 +97,14 @@ async def test_metrics_carry_the_schedulers_counters(gateway: Gateway) -> None:
     assert samples["pomona_worker_running{model=tiny}{worker=worker:tiny}"] == 2
     assert samples["pomona_worker_decode_steps_total{model=tiny}{worker=worker:tiny}"] == 7
     assert samples["pomona_worker_silent_seconds{model=tiny}{worker=worker:tiny}"] == 1.5
+    assert samples["pomona_worker_kv_reserved_bytes{model=tiny}{worker=worker:tiny}"] == 300
+    assert samples["pomona_worker_kv_capacity_bytes{model=tiny}{worker=worker:tiny}"] == 400
+    assert samples["pomona_scheduler_preempted_total"] == 4
+    assert samples["pomona_scheduler_queue_wait_seconds_bucket{le=0.05}"] == 2
+    assert samples["pomona_scheduler_queue_wait_seconds_bucket{le=600.0}"] == 3
+    assert samples["pomona_scheduler_queue_wait_seconds_bucket{le=+Inf}"] == 8
+    assert samples["pomona_scheduler_queue_wait_seconds_count"] == 8
+    assert samples["pomona_scheduler_queue_wait_seconds_sum"] == 61.5
 
 
 async def test_metrics_do_without_the_scheduler(gateway: Gateway) -> None:

@@ -109,6 +109,10 @@ async def test_models_are_listed_and_found(open_gateway: GatewayFactory, serve: 
         (Rejected("context_length", "9 of 8", None), openai.BadRequestError, "context_length_exceeded"),
         (Rejected("unknown_model", "gone", None), openai.NotFoundError, "model_not_found"),
         (Rejected("poison", "killed 3 workers", None), openai.InternalServerError, "request_failed"),
+        (Rejected("prompt_length", "9 of 8", None), openai.BadRequestError, "context_length_exceeded"),
+        (Rejected("kv_memory", "9 bytes of 8", None), openai.BadRequestError, "kv_memory"),
+        (Rejected("client_limit", "2 of 2", 7), openai.RateLimitError, "client_limit"),
+        (Rejected("timed_out", "10 s", None), openai.InternalServerError, "timed_out"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -126,7 +130,7 @@ async def test_refusals_are_the_sdks_own_exceptions(
             await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream)
     assert caught.value.code == code
     assert rejected.message in caught.value.message
-    waits = rejected.kind in ("queue_full", "unavailable", "waited_too_long")
+    waits = rejected.kind in ("queue_full", "unavailable", "waited_too_long", "client_limit")
     assert ("retry-after" in caught.value.response.headers) == waits
     if rejected.retry_after_s:
         assert caught.value.response.headers["retry-after"] == str(rejected.retry_after_s)

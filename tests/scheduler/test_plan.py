@@ -4,47 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.config import Config, ModelConfig, SchedulerConfig
-from pomona.runtime.mailbox import Peer
 from pomona.scheduler.admission import refusal
-from pomona.scheduler.job import Job
-from pomona.scheduler.plan import Command, Condemn, Dispatch, Refuse, next_deadline, plan
-from pomona.scheduler.state import State, Worker
-from pomona.workers.messages import WorkerReady
+from pomona.scheduler.plan import Condemn, Dispatch, Refuse, next_deadline, plan
 from tests.scheduler.rows import request
 from tests.scheduler.simulator import check
-
-GATEWAY = Peer("gateway", 0)
-LIMITS = SchedulerConfig(max_waiting=5, max_waiting_s=100, progress_timeout_s=50)
-
-
-def state_of(*models: str, max_context: int | None = None) -> State:
-    configured = tuple(ModelConfig(id=id, path="-", max_context=max_context) for id in models or ("m",))
-    return State(Config(models=configured, scheduler=LIMITS))
-
-
-def ready(state: State, name: str = "worker:m", rows: int = 2, *, model: str = "m", context: int = 100) -> Worker:
-    return state.register(Peer(name, 0), WorkerReady(model, rows, context), 0.0)
-
-
-def wait(state: State, id: str, now: float = 0.0, **fields: object) -> Job:
-    return state.admit(request(id, **fields), GATEWAY, now, resumed=False)  # type: ignore[arg-type]
-
-
-def dispatched(commands: tuple[Command, ...]) -> list[str]:
-    return [command.id for command in commands if isinstance(command, Dispatch)]
-
-
-def carry_out(state: State, commands: tuple[Command, ...], now: float) -> None:
-    for command in commands:
-        match command:
-            case Dispatch(id, worker):
-                state.assign(state.jobs[id], state.workers[worker], now)
-            case Refuse(id):
-                state.end(state.jobs[id], now)
-            case Condemn(worker):
-                for job in state.remove(state.workers[worker]):
-                    state.requeue(job, now)
+from tests.scheduler.states import GATEWAY, LIMITS, carry_out, dispatched, ready, state_of, wait
 
 
 def test_the_oldest_goes_first_and_only_as_many_as_there_are_rows() -> None:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from pomona.scheduler.client import Rejected
-from pomona.scheduler.messages import ModelState, Stats, WorkerSnapshot
+from pomona.scheduler.messages import ModelState, Stats, Waits, WorkerSnapshot
 from pomona.workers.messages import Delta, Finish, PositionLogprobs, Request, TokenEvent, TokenLogprob, Usage
 
 Step = TokenEvent | Rejected | asyncio.Event
@@ -102,6 +102,8 @@ class ScriptedSource:
         self.script = script
         self.answers_stats = True
         self.workers: tuple[WorkerSnapshot, ...] = ()
+        self.preempted = 0
+        self.waits = Waits()
         self.submitted: list[Request] = []
         self.running: set[str] = set()
         self.cancelled: list[str] = []
@@ -124,4 +126,6 @@ class ScriptedSource:
             resumed=0,
             worker_deaths=0,
             workers=self.workers,
+            preempted=self.preempted,
+            waits=self.waits,
         )
