@@ -139,7 +139,7 @@ class Turns:
         """
         share = self._shares[peer]
         if share is not self._running and not share.overdue:
-            return progressed if share.has_work and self._running is None else None
+            return progressed if share.has_work and share.turn is not None else None
         since = max(progressed, share.granted_at) if share.has_work else share.granted_at
         return since if share.due is None else min(since, share.due)
 
