@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from pomona.cli.bench import bench_app
-from pomona.cli.bench.options import counts
+from pomona.cli.bench.options import amounts, counts
 from pomona.cli.bench.running import Measurements
 from tests.cli.bench.stub import Stub
 
@@ -42,6 +42,48 @@ def test_the_warm_up_is_not_counted(stub: Stub) -> None:
     assert msgspec.json.decode(result.stdout, type=Measurements).loads[0].requests == 5
     assert [body["max_tokens"] for body in stub.bodies].count(40) == 5
     assert len(stub.bodies) == 8
+
+
+def test_an_open_loop_is_offered_shares_of_what_the_widest_closed_one_reached(stub: Stub, tmp_path: Path) -> None:
+    html = tmp_path / "report.html"
+    slo = ("--slo-ttft-ms", "60000", "--slo-gap-ms", "60000", "--slo-gap", "max", "--slo-tpot-ms", "60000")
+    result = bench(
+        *("serve", "--url", stub.url, "--streams", "1,2", "--load", "120,50", "--requests", "12", "--html", str(html)),
+        *("--prompt-words", "4:0.5,30:0.5", *slo),
+    )
+    assert result.return_value == 0, result.output
+    loads = msgspec.json.decode(result.stdout, type=Measurements).loads
+    assert [(load.concurrency, load.load_percent) for load in loads[:2]] == [(1, None), (2, None)]
+    capacity = loads[1].ended_per_s
+    assert [load.load_percent for load in loads[2:]] == [50.0, 120.0]
+    assert [load.rate for load in loads[2:]] == pytest.approx([capacity / 2, capacity * 1.2])
+    assert [(load.requests, load.errors) for load in loads] == [(12, 0)] * 4
+    assert all(load.goodput is not None and load.goodput.share == 1.0 for load in loads)
+    assert "good" in result.stderr
+    assert html.read_text().startswith("<!doctype html>")
+    assert len({len(str(body["messages"]).split()) for body in stub.bodies}) == 2
+
+
+def test_a_rate_alone_needs_no_closed_loop(stub: Stub) -> None:
+    result = bench("serve", "--url", stub.url, "--rate", "100,200", "--requests", "4", "--max-tokens", "9")
+    assert [load.rate for load in msgspec.json.decode(result.stdout, type=Measurements).loads] == [100.0, 200.0]
+    assert [body["max_tokens"] for body in stub.bodies].count(9) == 8
+
+
+def test_clients_that_leave_are_told_apart_and_are_no_failure(stub: Stub) -> None:
+    result = bench(
+        *("serve", "--url", stub.url, "--model", "chatty", "--streams", "2", "--requests", "6"),
+        *("--max-tokens", "3", "--cancel", "1"),
+    )
+    assert result.return_value == 0
+    (load,) = msgspec.json.decode(result.stdout, type=Measurements).loads
+    assert (load.requests, load.errors, load.left) == (0, 0, 6)
+    assert "left" in result.stderr
+
+
+def test_a_server_that_answers_nothing_has_no_capacity(stub: Stub) -> None:
+    result = bench("serve", "--url", stub.url, "--model", "refusing", "--streams", "1", "--load", "50")
+    assert str(result.exception).startswith("--load: no request of the 1 streams ended well (HTTP 429")
 
 
 def test_failed_requests_are_told_and_the_exit_code_says_so(stub: Stub) -> None:
@@ -88,8 +130,10 @@ def test_an_interrupted_warm_up_gives_no_load(stub: Stub) -> None:
 
 
 def test_a_result_that_cannot_be_written_is_refused_before_the_run(stub: Stub, tmp_path: Path) -> None:
-    result = bench("serve", "--url", stub.url, "--out", str(tmp_path / "no" / "folder.json"))
-    assert str(result.exception).endswith("No such file or directory; name a file in a folder that exists")
+    for option in ("--out", "--html"):
+        result = bench("serve", "--url", stub.url, option, str(tmp_path / "no" / "folder"))
+        assert str(result.exception).startswith(f"{option} {tmp_path}")
+        assert str(result.exception).endswith("No such file or directory; name a file in a folder that exists")
     assert stub.bodies == []
 
 
@@ -101,6 +145,17 @@ def test_compare_names_a_model_that_is_not_there(tmp_path: Path, monkeypatch: py
 
 def test_levels_are_ascending_without_repeats() -> None:
     assert counts("16, 1,8,8") == (1, 8, 16)
+
+
+def test_amounts_are_ascending_and_may_be_parts() -> None:
+    assert amounts("2,0.5,2") == (0.5, 2.0)
+    assert amounts(None) == ()
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0", "-1", "nan", "1,inf"])
+def test_amounts_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        amounts(text)
 
 
 @pytest.mark.parametrize("text", ["", "1,,2", "two", "0,4", "-1", "1.5"])

@@ -26,7 +26,7 @@ def test_a_load_is_one_line_with_nothing_cut_off() -> None:
     )
     (line,) = (line for line in text(load_table([summarise([answer], 16)])).splitlines() if "12345" in line)
     cells = " ".join(line.split())
-    assert cells == "16 1 0 0.3 12345/12345 2000/2000 7655/7655"
+    assert cells == "16 1 0 0.33 12345/12345 2000/2000 7655/7655"
 
 
 def test_an_interrupted_load_says_so() -> None:

@@ -38,6 +38,8 @@ class FloorRun:
     steps: tuple[float, ...]
     """Seconds from the start until the tokens of each step were known to the host, one of every row; ascending."""
     prompt_tokens: int
+    tokens: tuple[tuple[int, ...], ...]
+    """What was chosen: one tuple for each step, one id of every row."""
 
 
 class Floor:
@@ -55,18 +57,20 @@ class Floor:
         caches = self._prefill(prompts)
 
         def step(last: mx.array) -> mx.array:
-            chosen = mx.argmax(self._model(last[:, None], cache=caches)[:, -1, :], axis=-1)
-            mx.async_eval(chosen)
-            return chosen
+            greatest = mx.argmax(self._model(last[:, None], cache=caches)[:, -1, :], axis=-1)
+            mx.async_eval(greatest)
+            return greatest
 
         steps: list[float] = []
+        chosen: list[tuple[int, ...]] = []
         tokens = step(mx.array([prompt[-1] for prompt in prompts]))
         for number in range(task.max_tokens):
             following = step(tokens) if number + 1 < task.max_tokens else tokens
-            tokens.tolist()
+            ids: Any = tokens.tolist()
+            chosen.append(tuple(ids))
             steps.append(time.perf_counter() - started)
             tokens = following
-        return FloorRun(steps=tuple(steps), prompt_tokens=sum(map(len, prompts)))
+        return FloorRun(steps=tuple(steps), prompt_tokens=sum(map(len, prompts)), tokens=tuple(chosen))
 
     def _encode(self, prompt: str) -> list[int]:
         messages = [{"role": "user", "content": prompt}]

@@ -25,22 +25,22 @@ class FloorProcess:
     """`run` sends one task and waits for its result; raises BenchError if the process ends or is late."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-        self._process = process
+        self.process = process
         self._log = log
         self._read = b""
 
     def run(self, task: FloorTask, limit_s: float) -> FloorRun:
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         try:
-            self._process.stdin.write(msgspec.json.encode(task) + b"\n")
-            self._process.stdin.flush()
+            self.process.stdin.write(msgspec.json.encode(task) + b"\n")
+            self.process.stdin.flush()
         except BrokenPipeError as error:
             raise self._ended() from error
         return msgspec.json.decode(self._line(time.monotonic() + limit_s, limit_s), type=FloorRun)
 
     def _line(self, deadline: float, limit_s: float) -> bytes:
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
         while b"\n" not in self._read:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -53,7 +53,7 @@ class FloorProcess:
         return line
 
     def _ended(self) -> BenchError:
-        code = self._process.wait()
+        code = self.process.wait()
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         return BenchError(f"the bare loop exited with {code}: {shorten(lines[-1])}")

@@ -53,19 +53,19 @@ def load_table(results: Sequence[LoadResult]) -> Table:
     judged = any(result.goodput is not None for result in results)
     opens = any(result.rate is not None for result in results)
     columns = ["load" if opens else "streams", "done", "failed", *(["left"] if leaves else [])]
-    columns += [*(["offered", "ended"] if opens else []), "tokens/s", "TTFT", "TPOT", "gap"]
+    columns += [*(["in/s", "out/s"] if opens else []), "tokens/s", "TTFT", "TPOT", "gap"]
     table = _table([*columns, *(["good"] if judged else [])])
     table.caption = "TTFT, TPOT and the gap between two deltas in ms: p50/p99"
     if opens:
-        table.caption += "; offered and ended in requests/s"
+        table.caption += "; in and out: requests/s offered and ended"
     if judged:
         table.caption += "; good: share that met the SLO"
     for result in results:
         cells = [label_of(result), str(result.requests), str(result.errors)]
         cells += [str(result.left)] if leaves else []
-        offered = result.offered_per_s or result.rate
-        cells += [f"{offered:.2f}" if offered else "-", f"{result.ended_per_s:.2f}"] if opens else []
-        cells += [f"{result.tokens_per_s:.1f}"]
+        offered = result.offered_per_s if result.offered_per_s is not None else result.rate
+        cells += ["-" if offered is None else _short(offered), _short(result.ended_per_s)] if opens else []
+        cells += [_short(result.tokens_per_s)]
         cells += [_spread(values) for values in (result.ttft_ms, result.tpot_ms, result.gap_ms)]
         cells += ["-" if result.goodput is None else f"{result.goodput.share:.0%}"] if judged else []
         table.add_row(*cells)
@@ -125,6 +125,11 @@ def _table(columns: Sequence[str]) -> Table:
 
 def _values(values: Sequence[float]) -> str:
     return " ".join(f"{value:.1f}" for value in values) or "-"
+
+
+def _short(value: float) -> str:
+    """Three digits or so."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _number(value: float | None, digits: int) -> str:
