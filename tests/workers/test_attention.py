@@ -205,7 +205,7 @@ def test_a_mask_that_is_the_same_for_all_rows_is_not_cut_along_them(calls: list[
     seen[..., 2] = False
     queries, new = mx.random.normal((2, 4, 1, 8)), mx.random.normal((2, 2, 1, 8))
     keys, values = drawn.cache.update_and_fetch(new, new)
-    for mask in (seen, seen[0], seen[0, 0]):
+    for mask in (seen, seen[0], seen[0, 0], mx.repeat(seen[0], 4, axis=0)):
         calls.clear()
         result = grouped_attention(queries, keys, values, drawn.cache, 0.3, mask)
         assert calls == [(1, 5, True), (1, FAR + 1, True)]
@@ -280,7 +280,9 @@ def test_masks_are_cut_once_a_forward_and_anew_for_the_next(seed: int) -> None:
             for group, part in zip(shared.groups(1), first, strict=True):
                 assert part is None or part.shape == (group.stop - group.start, 1, 1, group.reach)
         assert [group[:2] for group in shared.groups(1)] == [group[:2] for group in group_rows(shared.lengths, CALL)]
+        assert shared.group_masks(None, 2) == [None] * len(shared.groups(2))
         shared.advance(1)
+        shared.lengths.append(9 * FAR)
 
 
 @pytest.fixture
