@@ -7,6 +7,7 @@ clients follow the same rules as the real one: remember what was seen, submit ag
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -241,8 +242,18 @@ class Simulation:
         if core is not None and core is self.core and worker.alive:
             worker.rows.clear()
             worker.turn.begin_anew()
-            ready = WorkerReady(worker.model, worker.rows.max_running, CONTEXT)
-            self.to_scheduler(worker.peer, ready, lambda: worker.alive)
+            self.to_scheduler(worker.peer, self.ready(worker), lambda: worker.alive)
+
+    def ready(self, worker: SimulatedWorker) -> WorkerReady:
+        return WorkerReady(worker.model, worker.rows.max_running, CONTEXT)
+
+    def step_s(self, worker: SimulatedWorker) -> float:
+        """Seconds that its next step takes."""
+        return self.soon(0.02)
+
+    def width(self) -> int:
+        """Tokens that one row commits in one step."""
+        return self.random.choice((1, 1, 2, 3))
 
     def worker_hears(self, worker: SimulatedWorker, message: Message) -> None:
         match message:
@@ -265,7 +276,7 @@ class Simulation:
             return
         if worker.turn.may_step and worker.rows.requests:
             worker.stepping = True
-            seconds = self.soon(0.02)
+            seconds = self.step_s(worker)
             worker.turn.use(seconds)
             self.after(seconds, lambda: self.step(worker))
         elif worker.turn.is_over(busy=bool(worker.rows.requests)):
@@ -276,7 +287,7 @@ class Simulation:
         if not worker.alive or worker.hung:
             return
         events = []
-        for made in worker.rows.step(self.random.choice((1, 1, 2, 3)) for _ in itertools.count()):
+        for made in worker.rows.step(self.width() for _ in itertools.count()):
             if self.random.random() >= self.faults.event_lost or made.finish is not None:
                 events.append(made)
             if self.random.random() < self.faults.event_twice:
@@ -331,10 +342,9 @@ class Simulation:
             self.declare(name, "gateway", incarnation, "dead")
             self.after(self.soon(0.3), lambda: self.boot_gateway(name, incarnation + 1))
 
-    def ask(self) -> None:
-        gateway = self.random.choice(list(self.gateways.values()))
-        wanted = request(
-            f"r{next(self._ids)}",
+    def new_request(self, id: str) -> Request:
+        return request(
+            id,
             model=self.random.choice(("m", "m", "n")),
             prompt=tuple(range(self.random.randint(1, 70))),
             max_tokens=self.random.randint(0, 20),
@@ -342,6 +352,10 @@ class Simulation:
             client=self.random.choice("ab"),
             priority=self.random.choice((0, 0, 1)),
         )
+
+    def ask(self) -> None:
+        gateway = self.random.choice(list(self.gateways.values()))
+        wanted = self.new_request(f"r{next(self._ids)}")
         if gateway.alive:
             asked = gateway.asked[wanted.id] = Asked(wanted)
             if gateway.greeted:
@@ -416,3 +430,8 @@ def check(state: State) -> None:
         assert len(worker.held) <= worker.max_running
         assert all(job.worker == worker.peer for job in worker.held.values())
         assert set(worker.prefilled) <= set(worker.held)
+        assert worker.kv_reserved <= worker.kv_capacity
+    assert all((job.worker is not None) or not job.kv_bytes for job in state.jobs.values())
+    assert all(job.phase is Phase.CANCELLING or not job.preempted for job in state.jobs.values())
+    clients = Counter(job.request.client for job in state.jobs.values())
+    assert all(state.shares.requests_of(client) == count for client, count in clients.items())
