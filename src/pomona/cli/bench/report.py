@@ -52,12 +52,12 @@ def load_table(results: Sequence[LoadResult]) -> Table:
     leaves = any(result.left for result in results)
     judged = any(result.goodput is not None for result in results)
     opens = any(result.rate is not None for result in results)
-    columns = ["load" if opens else "streams", "done", "failed", *(["left"] if leaves else [])]
-    columns += [*(["in/s", "out/s"] if opens else []), "tokens/s", "TTFT", "TPOT", "gap"]
+    columns = ["load" if opens else "streams", "done", "err", *(["left"] if leaves else [])]
+    columns += [*(["in/s", "out/s", "tok/s"] if opens else ["tokens/s"]), "TTFT", "TPOT", "gap"]
     table = _table([*columns, *(["good"] if judged else [])])
     table.caption = "TTFT, TPOT and the gap between two deltas in ms: p50/p99"
     if opens:
-        table.caption += "; in and out: requests/s offered and ended"
+        table.caption += "; in, out: requests/s offered and ended; tok/s: tokens/s"
     if judged:
         table.caption += "; good: share that met the SLO"
     for result in results:
@@ -82,10 +82,11 @@ def label_of(result: LoadResult) -> str:
 
 
 def limit_table(limits: Limits) -> Table:
-    table = _table(["rows", "bare ms/step", "bare tokens/s", "Pomona tokens/s", "ratio", "range", "whole", "added"])
+    table = _table(["rows", "bare ms", "bare t/s", "Pomona t/s", "ratio", "range", "whole", "added"])
     table.caption = (
-        "Medians, while all rows decode. ratio: Pomona / bare loop in tokens/s, above 1 Pomona is faster; "
-        "whole: with prefill; added: gap at the client less the worker's step, ms: p50/p99."
+        "While all rows decode, medians of the rounds. ms: one step; t/s: tokens a second; ratio: Pomona / bare loop "
+        "in t/s, above 1 Pomona is faster; whole: with prefill; added: gap at the client less the worker's step, "
+        "in ms: p50/p99"
     )
     for line in limits.lines:
         table.add_row(
@@ -95,7 +96,7 @@ def limit_table(limits: Limits) -> Table:
             _number(line.pomona_tokens_per_s, 1),
             *_ratio(line.decode),
             _ratio(line.whole)[0],
-            f"{_number(line.added_p50_ms, 2)}/{_number(line.added_p99_ms, 2)}",
+            f"{_number(line.added_p50_ms, 1)}/{_number(line.added_p99_ms, 1)}",
         )
     return table
 
