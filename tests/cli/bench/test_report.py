@@ -75,7 +75,7 @@ def test_an_open_loop_and_its_goodput_fit_on_a_line() -> None:
     answers = [
         Answer(
             started=start,
-            deltas=(start + 0.5,),
+            deltas=(start + 2.0,),
             finished=start + 3.0,
             prompt_tokens=1,
             completion_tokens=900,
@@ -86,8 +86,8 @@ def test_an_open_loop_and_its_goodput_fit_on_a_line() -> None:
     left = Left(started=0.0, deltas=(), finished=1.0)
     results = [
         summarise(answers, 16, slo=Slo(ttft_ms=1.0)),
-        summarise([*answers, left], 16, rate=1.5, load_percent=120.0, slo=Slo(ttft_ms=600.0)),
+        summarise([*answers, left], 16, rate=1.5, load_percent=120.0, slo=Slo(ttft_ms=3000.0)),
     ]
     lines = [" ".join(line.split()) for line in text(load_table(results)).splitlines()]
-    assert "16 3 0 0 - 0.60 540 500/500 3/3 - 0%" in lines
-    assert "120 % 3 0 1 1.50 0.80 540 500/500 3/3 - 100%" in lines
+    assert "16 3 0 0 - 0.60 540 2000/2000 1/1 - 0%" in lines
+    assert "120 % 3 0 1 1.50 0.80 540 2000/2000 1/1 - 100%" in lines

@@ -118,7 +118,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _table(columns: Sequence[str]) -> Table:
     """Narrow enough for 80 columns; what does not fit is folded, never cut."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), caption_justify="left")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, caption_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     return table
