@@ -82,7 +82,7 @@ class Turns:
     def ended(self, peer: Peer, number: int, seconds: float, now: float) -> None:
         """It gave a turn back after using so many seconds of it."""
         share = self._shares[peer]
-        if share.turn != number or share.due is None:
+        if share.turn != number:
             return  # of a turn that was replaced meanwhile
         share.used += min(seconds, now - share.charged_from) / share.weight
         share.turn, share.due, share.overdue = None, None, False

@@ -230,6 +230,19 @@ def test_nobody_owes_anything_once_all_were_idle() -> None:
     assert len(device.models[B].began) == 2
 
 
+def test_nobody_owes_anything_to_the_dead() -> None:
+    device = Device(A, C)
+    device.join(B, step_s=9.0)
+    device.give(A)
+    device.give(B, 1)
+    assert device.step() is B
+    device.kill(A)
+    device.give(C)
+    device.give(B)
+    device.run(0.5)
+    assert len(device.models[B].began) == 2
+
+
 def test_who_goes_idle_passes_the_turn_on_at_once() -> None:
     device = Device(A, B)
     device.give(A)

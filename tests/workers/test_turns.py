@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pomona.runtime.mailbox import now
@@ -161,6 +162,15 @@ def test_without_work_a_free_turn_is_given_back_at_once_and_work_waits_for_the_n
     assert is_quiet(bench)
     tell(bench, Turn(1, None))
     assert len(bench.collect("r")["r"].tokens) == 3
+
+
+def test_who_waits_for_its_turn_rests(bench: Bench) -> None:
+    tell(bench, EndTurn(FREE_TURN), endless("r"))
+    until_ended(bench, FREE_TURN)
+    worker = psutil.Process(bench.handle.pid)
+    before = sum(worker.cpu_times()[:2])
+    assert is_quiet(bench)
+    assert sum(worker.cpu_times()[:2]) - before < QUIET_MS / 1000 / 4
 
 
 def test_a_slice_is_used_up_in_whole_steps(bench: Bench) -> None:
