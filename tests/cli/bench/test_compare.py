@@ -119,10 +119,10 @@ def test_compare_runs_all_contenders_on_one_model_and_prints_ratios(tiny: Path, 
     ]
 
 
-def test_an_interrupted_comparison_leaves_no_process_and_prints_what_it_has(tiny: Path) -> None:
+def test_an_interrupted_comparison_leaves_no_process_and_prints_what_it_has() -> None:
     command = "import sys; from pomona.cli.bench import bench_app; sys.exit(bench_app(standalone_mode=False))"
     process = subprocess.Popen(
-        [sys.executable, "-c", command, *COMPARE, "--streams", "1", "--no-single", str(tiny)],
+        [sys.executable, "-c", command, *COMPARE, "--streams", "1", "--no-single", "--tiny"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

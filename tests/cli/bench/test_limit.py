@@ -1,8 +1,13 @@
 """`bench limit` with the real Pomona and the tiny model."""
 
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -54,3 +59,35 @@ def test_a_model_and_the_tiny_one_at_once_are_refused(command: str) -> None:
     assert str(bench(command, "--tiny", "plum").exception) == (
         "--tiny makes a model of its own: leave out plum, or --tiny"
     )
+
+
+def test_an_interrupt_gives_the_rounds_so_far_and_leaves_no_process() -> None:
+    command = "import sys; from pomona.cli.bench import bench_app; sys.exit(bench_app(standalone_mode=False))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, *LIMIT, "--tiny", "--widths", "2", "--rounds", "10000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    watchdog = threading.Timer(150, process.kill)
+    watchdog.start()
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith(b"round 2 "):
+                break
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert len(started) >= 5
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    limits = msgspec.json.decode(output, type=Limits)
+    assert limits.interrupted
+    assert len(limits.runs) >= 2
+    assert limits.lines[0].whole is not None
+    assert b"Traceback" not in errors
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert [left for left in alive if left.status() != psutil.STATUS_ZOMBIE] == []
