@@ -52,7 +52,8 @@ def test_an_open_loop_is_offered_shares_of_what_the_widest_closed_one_reached(st
         *("--prompt-words", "4:0.5,30:0.5", *slo),
     )
     assert result.return_value == 0, result.output
-    loads = msgspec.json.decode(result.stdout, type=Measurements).loads
+    measured = msgspec.json.decode(result.stdout, type=Measurements)
+    loads = measured.loads
     assert [(load.concurrency, load.load_percent) for load in loads[:2]] == [(1, None), (2, None)]
     capacity = loads[1].ended_per_s
     assert [load.load_percent for load in loads[2:]] == [50.0, 120.0]
@@ -61,6 +62,8 @@ def test_an_open_loop_is_offered_shares_of_what_the_widest_closed_one_reached(st
     assert all(load.goodput is not None and load.goodput.share == 1.0 for load in loads)
     assert "good" in result.stderr
     assert html.read_text().startswith("<!doctype html>")
+    assert measured.sweep is not None
+    assert str(measured.sweep.load.prompt_words) == "4:0.5,30:0.5"
     assert len({len(str(body["messages"]).split()) for body in stub.bodies}) == 2
 
 
@@ -95,11 +98,12 @@ def test_failed_requests_are_told_and_the_exit_code_says_so(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_gives_what_was_measured_so_far(stub: Stub, kind: signal.Signals) -> None:
+def test_an_interrupt_gives_what_was_measured_so_far(stub: Stub, tmp_path: Path, kind: signal.Signals) -> None:
+    html = tmp_path / "report.html"
     stub.answer_first = 5  # one warm-up and four requests; the load asks for ten
     arguments = ("serve", "--url", stub.url, "--model", "stuck", "--concurrency", "1,2", "--requests", "10")
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", COMMAND, *arguments, "--html", str(html)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         assert stub.stuck.wait(30)
@@ -112,6 +116,7 @@ def test_an_interrupt_gives_what_was_measured_so_far(stub: Stub, kind: signal.Si
     assert process.returncode == 130
     assert measured.interrupted
     assert [(load.concurrency, load.requests, load.interrupted) for load in measured.loads] == [(1, 4, True)]
+    assert "1 (interrupted)" in html.read_text()
     assert b"Traceback" not in errors
 
 
@@ -125,7 +130,8 @@ def test_an_interrupted_warm_up_gives_no_load(stub: Stub) -> None:
     finally:
         process.kill()
         process.wait()
-    assert msgspec.json.decode(output, type=Measurements) == Measurements(loads=(), interrupted=True)
+    measured = msgspec.json.decode(output, type=Measurements)
+    assert (measured.loads, measured.interrupted) == ((), True)
     assert process.returncode == 130
 
 

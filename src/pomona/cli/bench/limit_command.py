@@ -1,5 +1,6 @@
 """`pomona bench limit` as it is typed."""
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -66,9 +67,10 @@ def limit(
         folder = model_folder(model, tiny=tiny, scratch=Path(scratch), console=console)
         env = clean_environment(os.environ, Path(scratch), blas.environment(blas.find()))
         environment = describe(folder, env)
-        if loader is Loader.MLX_LM and server:
-            for note in environment.notes:
-                console.print(f"note: {note}", markup=False, highlight=False)
+        if loader is Loader.POMONA or not server:
+            environment = dataclasses.replace(environment, notes=())
+        for note in environment.notes:
+            console.print(f"note: {note}", markup=False, highlight=False)
         bench = LimitBench(
             plan=plan,
             folder=folder,

@@ -31,14 +31,15 @@ class Sweep:
     percents: tuple[float, ...] = ()
     """Of the requests a second that the widest closed loop ended; `streams` must not be empty then."""
     requests: int | None = None
-    """Of each load; None: two a stream, or half a minute of arrivals."""
+    """Of each load; None: two a stream, four where the load finds the capacity, or half a minute of arrivals."""
     slo: Slo = dataclasses.field(default_factory=Slo)
 
     def closed(self, streams: int) -> Load:
+        each = 4 if self.percents and streams == max(self.streams) else 2
         return dataclasses.replace(
             self.load,
             concurrency=streams,
-            requests=self.requests or max(4, 2 * streams),
+            requests=self.requests or max(4, each * streams),
             rate=None,
             seed=f"{self.load.seed} load {streams}",
         )
@@ -70,6 +71,8 @@ class Measurements:
     loads: tuple[LoadResult, ...]
     interrupted: bool
     """The last load may then be a part, and says so itself; the ones after it are missing."""
+    sweep: Sweep | None = None
+    """What was asked for."""
 
     @property
     def errors(self) -> int:
@@ -101,7 +104,8 @@ class Running:
 
     @property
     def measurements(self) -> Measurements:
-        return Measurements(loads=tuple(one.result for one in self.recorded), interrupted=self._interrupted)
+        loads = tuple(one.result for one in self.recorded)
+        return Measurements(loads=loads, interrupted=self._interrupted, sweep=self._sweep)
 
     def _capacity(self) -> float:
         closed: Sequence[LoadResult] = [one.result for one in self.recorded if one.result.rate is None]
