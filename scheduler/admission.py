@@ -60,8 +60,9 @@ def outgrows(state: State, model: Model, request: Request) -> Refusal | None:
             f"model {model.id!r} holds {model.context}; shorten the prompt or lower max_tokens",
         )
     roomiest = max(state.workers_of(model.id), key=lambda worker: worker.kv_capacity, default=None)
-    if roomiest is None or (need := roomiest.kv_need(request)) <= roomiest.kv_capacity:
+    if roomiest is None or roomiest.holds(request):
         return None
+    need = roomiest.kv_whole(request)
     return Refusal(
         "kv_memory",
         f"{prompt} prompt tokens and {answer} output tokens (max_tokens) take {need} bytes of KV, but a worker "

@@ -15,8 +15,8 @@ from pomona.workers.messages import RequestId
 def place(state: State, model_id: str, gone: Set[Peer], spared: Set[RequestId]) -> Iterator[Command]:
     """Fill what one model's workers have free, in the order of `Ranking`, and refuse what turns out not to fit.
 
-    A request is dispatched only where a row is free and where its KV fits at its full length beside what the others
-    reserved. One that does not fit may
+    A request is dispatched only where a row is free, where its KV would fit at its full length if it were alone, and
+    where what it reserves now (`Worker.kv_need`) fits beside the others. One that does not fit may
 
     - claim what a worker is about to drop, so that none behind it gets that;
     - have less urgent running requests preempted, and claim their places. Equal priorities never preempt each other,
@@ -43,18 +43,18 @@ def place(state: State, model_id: str, gone: Set[Peer], spared: Set[RequestId]) 
             continue
         if (misfit := outgrows(state, model, request)) is not None:
             yield Refuse(job.id, misfit)
-        elif fitting := [room for room in rooms if room.fits(request)]:
+        elif fitting := [room for room in rooms if room.fits(job)]:
             room = min(fitting, key=lambda room: room.load)
-            room.take(request)
+            room.take(job)
             ranking.charge(job)
             yield Dispatch(job.id, room.worker.peer, tuple(passed))
-        elif (soon := next((room for room in rooms if room.fits_soon(request)), None)) is not None:
-            soon.claim(request)
+        elif (soon := next((room for room in rooms if room.fits_soon(job)), None)) is not None:
+            soon.claim(job)
         elif (cheapest := _cheapest(rooms, job, spared)) is not None:
             room, victims = cheapest
             yield from (Preempt(victim.id) for victim in victims)
             room.preempt(victims)
-            room.claim(request)
+            room.claim(job)
         elif job.overtaken >= MAX_OVERTAKEN:
             _nearest(rooms, job).close()
         else:
@@ -71,7 +71,7 @@ def _least_urgent(rooms: Sequence[Room]) -> float:
 
 def _cheapest(rooms: Sequence[Room], job: Job, spared: Set[RequestId]) -> tuple[Room, tuple[Job, ...]] | None:
     """Where the most urgent of those that have to go is least urgent; then where the fewest go, the youngest first."""
-    ways = [(room, victims) for room in rooms if (victims := room.victims(job.request, spared))]
+    ways = [(room, victims) for room in rooms if (victims := room.victims(job, spared))]
     return min(
         ways,
         key=lambda way: (-way[1][-1].request.priority, len(way[1]), -way[1][-1].order),
@@ -81,5 +81,5 @@ def _cheapest(rooms: Sequence[Room], job: Job, spared: Set[RequestId]) -> tuple[
 
 def _nearest(rooms: Sequence[Room], job: Job) -> Room:
     """Of the workers that can hold it when they are empty, the one that has reserved least."""
-    able = [room for room in rooms if room.worker.kv_need(job.request) <= room.worker.kv_capacity] or rooms
+    able = [room for room in rooms if room.worker.holds(job.request)] or rooms
     return min(able, key=lambda room: (room.worker.kv_reserved, room.worker.peer))

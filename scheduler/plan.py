@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Set
 
+from pomona.runtime.mailbox import Peer
 from pomona.scheduler.commands import Command, Condemn, Dispatch, Expire, Preempt, Refuse
 from pomona.scheduler.job import Job, Phase
 from pomona.scheduler.placement import place
 from pomona.scheduler.refusal import Refusal
+from pomona.scheduler.room import urgency
 from pomona.scheduler.state import State, Worker
 from pomona.workers.messages import RequestId
 
@@ -15,16 +17,19 @@ __all__ = ["Command", "Condemn", "Dispatch", "Expire", "Preempt", "Refuse", "nex
 def plan(state: State, now: float) -> tuple[Command, ...]:
     """The commands that follow from the state at `now`, each legal in the state that the ones before it leave.
 
-    Stuck workers are condemned, requests beyond their total time end, free places are filled (`placement.place`), and
+    Stuck workers are condemned, requests beyond their total time end, workers whose requests have outgrown their memory
+    shed some, free places are filled (`placement.place`), and
     who waited too long is refused. A worker never holds more than its `max_running`, nor more KV than its capacity.
     """
     condemned = tuple(_condemn(state, now))
     gone = {command.worker for command in condemned}
     overdue = {job.id: job for job in _overdue(state, now) if job.worker not in gone}
     ended = tuple(_time_out(state, job) for job in overdue.values())
-    placed = tuple(command for model in state.queues for command in place(state, model, gone, overdue.keys()))
+    shed = tuple(_shed(state, gone, overdue.keys()))
+    spared = overdue.keys() | {command.id for command in shed}
+    placed = tuple(command for model in state.queues for command in place(state, model, gone, spared))
     settled = overdue.keys() | {command.id for command in placed if isinstance(command, Dispatch | Refuse)}
-    return (*condemned, *ended, *placed, *_expire(state, now, settled))
+    return (*condemned, *ended, *shed, *placed, *_expire(state, now, settled))
 
 
 def next_deadline(state: State, now: float) -> float | None:
@@ -76,6 +81,23 @@ def _overdue(state: State, now: float) -> Iterator[Job]:
             return
         if not job.ending:
             yield job
+
+
+def _shed(state: State, gone: Set[Peer], spared: Set[RequestId]) -> Iterator[Preempt]:
+    """The least urgent, youngest requests of a worker whose answers have become so long that not all can go on.
+
+    The most urgent, oldest one goes on in any case: it fits alone.
+    """
+    for worker in state.workers.values():
+        if worker.kv_free >= 0 or worker.peer in gone:
+            continue
+        staying = [job for job in worker.held.values() if job.phase is Phase.RUNNING and job.id not in spared]
+        excess = sum(job.kv_bytes for job in staying) - worker.kv_capacity
+        for job in sorted(staying, key=urgency, reverse=True)[:-1]:
+            if excess <= 0:
+                break
+            excess -= job.kv_bytes
+            yield Preempt(job.id)
 
 
 def _time_out(state: State, job: Job) -> Refuse | Expire:

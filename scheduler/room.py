@@ -4,7 +4,12 @@ from collections.abc import Set
 
 from pomona.scheduler.job import Job, Phase
 from pomona.scheduler.state import Worker
-from pomona.workers.messages import Request, RequestId
+from pomona.workers.messages import RequestId
+
+
+def urgency(job: Job) -> tuple[int, int]:
+    """The least urgent is the greatest; of equal ones, the youngest."""
+    return job.request.priority, job.order
 
 
 class Room:
@@ -24,22 +29,23 @@ class Room:
         worker = self.worker
         return ((worker.max_running - self.rows) / worker.max_running, *worker.peer)
 
-    def fits(self, request: Request) -> bool:
-        return self.rows > 0 and self.worker.kv_need(request) <= self._bytes and self.fits_soon(request)
+    def fits(self, job: Job) -> bool:
+        return self.rows > 0 and self.worker.kv_need(job) <= self._bytes and self.fits_soon(job)
 
-    def fits_soon(self, request: Request) -> bool:
-        return self._rows_soon > 0 and self.worker.kv_need(request) <= self._bytes_soon
+    def fits_soon(self, job: Job) -> bool:
+        enough = self._rows_soon > 0 and self.worker.kv_need(job) <= self._bytes_soon
+        return enough and self.worker.holds(job.request)
 
-    def take(self, request: Request) -> None:
+    def take(self, job: Job) -> None:
         """The request goes to the worker now."""
         self.rows -= 1
-        self._bytes -= self.worker.kv_need(request)
-        self.claim(request)
+        self._bytes -= self.worker.kv_need(job)
+        self.claim(job)
 
-    def claim(self, request: Request) -> None:
+    def claim(self, job: Job) -> None:
         """The request will go to the worker once there is room."""
         self._rows_soon -= 1
-        self._bytes_soon -= self.worker.kv_need(request)
+        self._bytes_soon -= self.worker.kv_need(job)
 
     def close(self) -> None:
         """Nothing more goes to the worker in this plan."""
@@ -50,8 +56,8 @@ class Room:
         self._rows_soon += len(victims)
         self._bytes_soon += sum(job.kv_bytes for job in victims)
 
-    def victims(self, request: Request, spared: Set[RequestId]) -> tuple[Job, ...]:
-        """The running requests that have to go so that `request` fits soon, or none where that cannot be.
+    def victims(self, wanting: Job, spared: Set[RequestId]) -> tuple[Job, ...]:
+        """The running requests that have to go so that `wanting` fits soon, or none where that cannot be.
 
         Only those with a higher priority number go: the least urgent first, of equal ones the youngest.
         """
@@ -59,12 +65,14 @@ class Room:
             job
             for job in self.worker.held.values()
             if job.phase is Phase.RUNNING
-            and job.request.priority > request.priority
+            and job.request.priority > wanting.request.priority
             and job.id not in spared
             and job.id not in self._preempted
         ]
-        less_urgent.sort(key=lambda job: (-job.request.priority, -job.order))
-        need, rows, room = self.worker.kv_need(request), self._rows_soon, self._bytes_soon
+        less_urgent.sort(key=urgency, reverse=True)
+        if not self.worker.holds(wanting.request):
+            return ()
+        need, rows, room = self.worker.kv_need(wanting), self._rows_soon, self._bytes_soon
         for count, job in enumerate(less_urgent, 1):
             rows, room = rows + 1, room + job.kv_bytes
             if rows > 0 and need <= room:

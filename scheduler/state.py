@@ -14,6 +14,8 @@ from pomona.workers.kv_cost import KVCost
 from pomona.workers.messages import Request, RequestId, WorkerReady, WorkerStats
 
 UNKNOWN = KVCost()
+AHEAD = 512
+"""Output tokens for which KV is reserved ahead, in steps of as many: few answers become as long as they may."""
 UNBOUNDED = 1 << 62
 """Bytes of KV of a worker that states no budget."""
 
@@ -43,14 +45,23 @@ class Worker:
 
     @property
     def kv_reserved(self) -> int:
-        """Bytes that the requests it holds take at their full length."""
+        """Bytes that are set aside for the requests it holds."""
         return sum(job.kv_bytes for job in self.held.values())
 
     @property
     def kv_free(self) -> int:
         return self.kv_capacity - self.kv_reserved
 
-    def kv_need(self, request: Request) -> int:
+    def kv_need(self, job: Job) -> int:
+        """Bytes to reserve: for its prompt, its answer so far, and AHEAD to 2 * AHEAD of the tokens that it may add."""
+        answer = min(job.request.limits.max_tokens, (len(job.committed) // AHEAD + 2) * AHEAD)
+        return self.kv_cost.bytes_for(len(job.request.prompt) + answer)
+
+    def holds(self, request: Request) -> bool:
+        """Its KV fits at full length where the worker holds nothing else."""
+        return self.kv_whole(request) <= self.kv_capacity
+
+    def kv_whole(self, request: Request) -> int:
         """Bytes of the request's KV once its answer is as long as it may become."""
         return self.kv_cost.bytes_for(len(request.prompt) + request.limits.max_tokens)
 
@@ -147,14 +158,17 @@ class State:
             worker.progressed = now
             self.turns.has_work(worker.peer)
         worker.held[job.id] = job
-        job.worker, job.kv_bytes, job.overtaken = worker.peer, worker.kv_need(job.request), 0
+        job.worker, job.kv_bytes, job.overtaken = worker.peer, worker.kv_need(job), 0
         if not job.charged:
             job.charged = True
             self.shares.charge(job.request.client, prompt=len(job.request.prompt))
 
     def commit(self, job: Job, tokens: tuple[int, ...]) -> None:
         """Output tokens of a running request go to its gateway."""
+        steps = len(job.committed) // AHEAD
         job.committed.extend(tokens)
+        if job.worker is not None and len(job.committed) // AHEAD > steps:
+            job.kv_bytes = self.workers[job.worker].kv_need(job)
         self.shares.charge(job.request.client, output=len(tokens))
 
     def withdraw(self, job: Job, afterwards: Afterwards, now: float) -> None:

@@ -87,13 +87,16 @@ class WorkerActor:
         )
         warm_up(engine, len(vocabulary), mailbox.progress)
         context = context_length(folder)
-        ready = WorkerReady(
-            self._settings.id,
-            engine.max_running,
-            min(context, self._settings.max_context or context),
-            measure_kv_cost(model, worker.prefill_chunk),
-            worker.kv_bytes or max(1, device.free_bytes() // (2 * self._config.worker_count)),
-        )
+        context = min(context, self._settings.max_context or context)
+        cost = measure_kv_cost(model, worker.prefill_chunk)
+        budget = worker.kv_bytes or device.free_bytes() // (2 * self._config.worker_count)
+        fitting = cost.tokens_within(budget, context)
+        if not fitting:
+            raise ActorFailure(
+                f"model {self._settings.id}: {budget} bytes (worker.kv_bytes, or half of what is free) hold no KV of a "
+                f"single short request, which takes {cost.bytes_for(1)}; raise the setting or free memory"
+            )
+        ready = WorkerReady(self._settings.id, engine.max_running, fitting, cost, budget)
         return engine, prefixes, ready
 
     def _follow_scheduler(self, mailbox: Mailbox, engine: Engine, ready: WorkerReady) -> None:

@@ -29,3 +29,10 @@ class KVCost(Part, kw_only=True):
         buffered = -(-tokens // STEP) * STEP
         bounded = sum(min(buffered, window.tokens) * window.bytes_per_token for window in self.windows)
         return self.fixed + buffered * self.per_token + bounded
+
+    def tokens_within(self, budget: int, most: int) -> int:
+        """The longest row within `budget` bytes, up to `most` tokens; 0 if not even a short one fits."""
+        if self.bytes_for(most) <= budget:
+            return most
+        steps = range(most // STEP + 1)
+        return STEP * max((step for step in steps if self.bytes_for(step * STEP) <= budget), default=0)

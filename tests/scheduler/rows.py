@@ -53,7 +53,8 @@ def answer(request: Request) -> list[int]:
 
 def event(request: Request, position: int, width: int) -> TokenEvent:
     """The next `width` tokens behind `position`, with the end if they are the last."""
-    tokens = tuple(answer(request)[position : position + width])
+    end = min(position + width, request.limits.max_tokens)
+    tokens = tuple(token(request, place) for place in range(position, end))
     ends = position + len(tokens) >= request.limits.max_tokens
     usage = Usage(len(request.prompt), position + len(tokens))
     return TokenEvent(

@@ -430,7 +430,8 @@ def check(state: State) -> None:
         assert len(worker.held) <= worker.max_running
         assert all(job.worker == worker.peer for job in worker.held.values())
         assert set(worker.prefilled) <= set(worker.held)
-        assert worker.kv_reserved <= worker.kv_capacity
+        staying = [job for job in worker.held.values() if job.phase is Phase.RUNNING]
+        assert len(staying) <= 1 or sum(job.kv_bytes for job in staying) <= worker.kv_capacity
     assert all((job.worker is not None) or not job.kv_bytes for job in state.jobs.values())
     assert all(job.phase is Phase.CANCELLING or not job.preempted for job in state.jobs.values())
     clients = Counter(job.request.client for job in state.jobs.values())

@@ -38,7 +38,7 @@ def legal(state: State, commands: tuple[Command, ...]) -> None:
             case Dispatch(id, peer, passed):
                 job, worker = state.jobs[id], state.workers[peer]
                 rows[peer] -= 1
-                room[peer] -= worker.kv_need(job.request)
+                room[peer] -= worker.kv_need(job)
                 assert job.phase is Phase.WAITING
                 assert worker.model == job.request.model
                 assert rows[peer] >= 0
@@ -49,8 +49,10 @@ def legal(state: State, commands: tuple[Command, ...]) -> None:
             case Preempt(id):
                 job = state.jobs[id]
                 assert job.phase is Phase.RUNNING
-                waiting = state.queues[job.request.model].values()
-                assert any(other.request.priority < job.request.priority for other in waiting)
+                assert job.worker is not None
+                waiting = state.queues.get(job.request.model, {}).values()
+                urgent = any(other.request.priority < job.request.priority for other in waiting)
+                assert urgent or state.workers[job.worker].kv_free < 0
             case Expire(id):
                 assert state.jobs[id].phase in (Phase.RUNNING, Phase.CANCELLING)
                 assert not state.jobs[id].ending

@@ -5,7 +5,7 @@ import pytest
 from pomona.scheduler.admission import refusal
 from pomona.scheduler.plan import Dispatch, Preempt, Refuse, plan
 from pomona.scheduler.ranking import MAX_OVERTAKEN
-from pomona.scheduler.state import State
+from pomona.scheduler.state import AHEAD, State
 from pomona.workers.kv_cost import STEP
 from tests.scheduler.rows import request
 from tests.scheduler.simulator import check
@@ -102,6 +102,65 @@ def test_without_a_budget_only_rows_count() -> None:
     for id in "abcd":
         wait(state, id, max_tokens=10**8)
     assert run(state) == ["a", "b", "c"]
+
+
+# growth
+
+
+def grow(state: State, id: str, tokens: int) -> None:
+    """The running request has so many output tokens more."""
+    state.commit(next(job for job in state.jobs.values() if job.id == id), (7,) * tokens)
+
+
+def test_a_long_answer_reserves_ahead_of_itself_and_not_for_all_that_it_may_become() -> None:
+    state = state_of()
+    worker = ready(state, rows=2, context=LONG, steps=20)
+    wait(state, "a", prompt=(0,) * STEP, max_tokens=19 * STEP)
+    wait(state, "b", prompt=(0,) * STEP, max_tokens=19 * STEP)
+    assert run(state) == ["a", "b"]
+    ahead = 2 * AHEAD
+    assert worker.kv_reserved == 2 * (STEP + ahead)
+    grow(state, "a", AHEAD - 1)
+    assert worker.kv_reserved == 2 * (STEP + ahead)
+    grow(state, "a", 1)
+    assert worker.kv_reserved == 2 * (STEP + ahead) + AHEAD
+    grow(state, "a", 10 * AHEAD)
+    assert state.jobs[next(iter(state.jobs))].kv_bytes == 20 * STEP, "never more than it may become"
+
+
+def test_answers_that_outgrow_the_memory_together_go_on_one_after_the_other() -> None:
+    state = state_of(max_waiting_s=1e6)
+    ready(state, rows=3, context=LONG, steps=12)
+    for id in "abc":
+        wait(state, id, prompt=(0,), max_tokens=12 * STEP - 1)
+    assert run(state) == ["a", "b"], "five steps each"
+    grow(state, "a", AHEAD)
+    assert plan(state, 0.0) == ()
+    grow(state, "b", AHEAD)
+    commands = plan(state, 0.0)
+    assert preempted(commands) == ["b"], "the youngest"
+    carry_out(state, commands, 0.0)
+    assert plan(state, 0.0) == (), "and nothing takes its place"
+    acknowledge(state, 0.0)
+    assert run(state) == ["c"], "which needs less by now, and is not shed"
+    grow(state, "a", 12 * STEP - 2 * AHEAD - 1)
+    assert preempted(plan(state, 0.0)) == ["c"]
+    carry_out(state, plan(state, 0.0), 0.0)
+    acknowledge(state, 0.0)
+    assert run(state) == []
+    finish(state, "a")
+    assert run(state) == ["b", "c"], "both fit again"
+
+
+def test_the_most_urgent_of_those_that_outgrow_the_memory_stays() -> None:
+    state = state_of(max_waiting_s=1e6)
+    ready(state, rows=2, context=LONG, steps=12)
+    wait(state, "old", prompt=(0,), max_tokens=12 * STEP - 1, priority=1)
+    wait(state, "urgent", prompt=(0,), max_tokens=12 * STEP - 1, priority=0)
+    run(state)
+    for id in ("old", "urgent"):
+        grow(state, id, AHEAD)
+    assert preempted(plan(state, 0.0)) == ["old"]
 
 
 # overtaking

@@ -96,6 +96,15 @@ def test_a_kind_without_keys_is_taken_to_grow_with_each_token() -> None:
     assert kv_cost([Odd()], CHUNK) == KVCost(per_token=11)
 
 
+@given(st.integers(0, 10**6), st.integers(1, 5000), st.integers(0, 99), st.integers(0, 99))
+def test_the_longest_row_fits_and_no_longer_one_does(budget: int, most: int, fixed: int, per_token: int) -> None:
+    cost = KVCost(fixed=fixed, per_token=per_token)
+    tokens = cost.tokens_within(budget, most)
+    assert 0 <= tokens <= most
+    assert tokens == 0 or cost.bytes_for(tokens) <= budget
+    assert tokens == most or cost.bytes_for(tokens + 1) > budget
+
+
 @given(
     st.integers(0, 5000),
     st.integers(0, 5000),
