@@ -28,7 +28,7 @@ def grouped_attention(
     """
     if isinstance(cache, SlotCache) and keys.shape[0] == len(cache.shared.lengths):
         shared, tokens = cache.shared, queries.shape[2]
-        if keys.shape[2] == shared.reach(tokens) and shared.level() is None:
+        if keys.shape[2] == shared.reach(tokens):
             if isinstance(mask, str) or (mask is None and tokens == 1):
                 mask = shared.mask(tokens, None)
             if len(groups := shared.groups(tokens)) > 1:

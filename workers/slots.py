@@ -26,6 +26,7 @@ class SlotLengths:
         self._call = CPU_CALL if mx.default_device() == mx.cpu else GPU_CALL
         self._beyond: list[int] = []
         self._groups: list[Group] = []
+        self._reaching: dict[int, list[Group]] = {}
         self._masks: dict[tuple[int, int | None], mx.array | None] = {}
         self._parts: dict[int, tuple[mx.array | None, list[mx.array | None]]] = {}
         self._positions: dict[tuple[int, int], mx.array] = {}
@@ -33,6 +34,7 @@ class SlotLengths:
     def begin(self) -> None:
         """Fix offsets and groups for one forward; called before it, and after rows joined or left."""
         self.offset = mx.array(self.lengths, dtype=mx.int32)
+        self._reaching.clear()
         self._masks.clear()
         self._parts.clear()
         self._positions.clear()
@@ -69,8 +71,10 @@ class SlotLengths:
 
     def groups(self, tokens: int) -> list[Group]:
         """Which rows a forward of `tokens` tokens lets attend together, and the slots that each group looks at."""
-        more = min(self.lengths) + tokens
-        return [group._replace(reach=group.reach + more) for group in self._groups]
+        if tokens not in self._reaching:
+            more = min(self.lengths) + tokens
+            self._reaching[tokens] = [group._replace(reach=group.reach + more) for group in self._groups]
+        return self._reaching[tokens]
 
     def group_masks(self, mask: mx.array | None, tokens: int) -> list[mx.array | None]:
         """A mask that broadcasts to [rows, heads, tokens, reach] as each group needs it; cut once a forward."""

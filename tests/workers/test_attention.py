@@ -184,6 +184,14 @@ def test_a_models_own_mask_stands_for_what_each_row_may_see(own: str | None, len
         Drawn(lengths).attend(3, lambda _: own)
 
 
+def test_no_mask_for_several_tokens_lets_them_see_all() -> None:
+    drawn = Drawn([6, 6])
+    queries, new = mx.random.normal((2, 4, 3, 8)), mx.random.normal((2, 2, 3, 8))
+    keys, values = drawn.cache.update_and_fetch(new, new)
+    result = grouped_attention(queries, keys, values, drawn.cache, 0.3, None)
+    assert mx.array_equal(result, base.scaled_dot_product_attention(queries, keys, values, None, 0.3, None)).item()
+
+
 @pytest.mark.parametrize("heads", [1, 4])
 def test_additive_masks_are_cut_like_others(heads: int) -> None:
     drawn = Drawn(RAGGED)
@@ -205,14 +213,16 @@ def test_a_mask_that_is_the_same_for_all_rows_is_not_cut_along_them(calls: list[
     seen[..., 2] = False
     queries, new = mx.random.normal((2, 4, 1, 8)), mx.random.normal((2, 2, 1, 8))
     keys, values = drawn.cache.update_and_fetch(new, new)
-    for mask in (seen, seen[0], seen[0, 0], mx.repeat(seen[0], 4, axis=0)):
+    heads = mx.repeat(seen[0], 4, axis=0)
+    heads[1:, 0, 3] = False
+    for mask in (seen, seen[0], seen[0, 0], heads):
         calls.clear()
         result = grouped_attention(queries, keys, values, drawn.cache, 0.3, mask)
         assert calls == [(1, 5, True), (1, FAR + 1, True)]
         for row, reach in enumerate((5, FAR + 1)):
             at = slice(row, row + 1)
             wanted = base.scaled_dot_product_attention(
-                queries[at], keys[at, :, :reach], values[at, :, :reach], None, 0.3, seen[..., :reach]
+                queries[at], keys[at, :, :reach], values[at, :, :reach], None, 0.3, mask[..., :reach]
             )
             assert mx.allclose(result[at], wanted, atol=CLOSE).item()
 
@@ -241,7 +251,7 @@ def test_keys_that_are_not_all_that_the_slots_hold_are_left_alone(calls: list[Ca
     drawn = Drawn([4, FAR])
     new = mx.random.normal((2, 2, 1, 8))
     keys, values = drawn.cache.update_and_fetch(new, new)
-    picked = keys[:, :, 2:5], values[:, :, 2:5]
+    picked = keys[:, :, 2:12], values[:, :, 2:12]
     queries = mx.random.normal((2, 4, 1, 8))
     result = grouped_attention(queries, *picked, drawn.cache, 0.3, None)
     assert mx.array_equal(result, base.scaled_dot_product_attention(queries, *picked, None, 0.3, None)).item()
