@@ -108,7 +108,7 @@ def _workers(stats: Stats) -> Iterator[Metric]:
         silent.add_metric((worker.model, worker.name), worker.silent_s)
     yield silent
     for name, text in (
-        ("kv_reserved", "KV bytes that a worker's requests take at their full length."),
+        ("kv_reserved", "KV bytes set aside for a worker's requests."),
         ("kv_capacity", "KV bytes that they may take together; 0 is no bound."),
     ):
         bytes_of = GaugeMetricFamily(f"pomona_worker_{name}_bytes", text, labels=("model", "worker"))

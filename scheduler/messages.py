@@ -117,7 +117,7 @@ class WorkerSnapshot(Part):
     silent_s: float
     """Seconds since its last word while it has work and a turn; else 0."""
     kv_reserved: int = 0
-    """Bytes that the KV of its requests takes at their full length."""
+    """Bytes set aside for the KV of its requests."""
     kv_capacity: int = 0
     """Bytes that it may take; 0 where the worker states none."""
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pomona.scheduler.job import Phase
 from pomona.scheduler.plan import Command, Condemn, Dispatch, Expire, Preempt, Refuse, next_deadline, plan
-from pomona.scheduler.state import State
+from pomona.scheduler.state import AHEAD, State
 from tests.scheduler.simulator import check
 from tests.scheduler.states import acknowledge, carry_out, drop, ready, state_of, wait_big
 
@@ -13,12 +13,12 @@ CONTEXT = 10_000
 MAX_ROUNDS = 20
 """Plans in a row after which one that still has something to say goes in circles."""
 
-workers = st.lists(st.tuples(st.sampled_from("mn"), st.integers(1, 4), st.integers(0, 6)), max_size=4)
-requests = st.tuples(st.sampled_from("mn"), st.integers(1, 5), st.integers(-1, 2), st.sampled_from("abc"))
+workers = st.lists(st.tuples(st.sampled_from("mn"), st.integers(1, 4), st.integers(0, 14)), max_size=4)
+requests = st.tuples(st.sampled_from("mn"), st.integers(1, 12), st.integers(-1, 2), st.sampled_from("abc"))
 events = st.lists(
     st.one_of(
         st.tuples(st.just("ask"), requests),
-        st.tuples(st.sampled_from(["finish", "cancel", "lose"]), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["finish", "grow", "grow", "cancel", "lose"]), st.integers(0, 30)),
         st.tuples(st.just("drop"), st.none()),
         st.tuples(st.just("pass"), st.floats(0, 30)),
     ),
@@ -66,6 +66,7 @@ def settle(state: State, now: float) -> None:
         commands = plan(state, now)
         assert plan(state, now) == commands, "the plan changes the state"
         if not commands:
+            check(state)
             deadline = next_deadline(state, now)
             assert deadline is None or deadline > 0, "the deadline is over and nothing follows"
             return
@@ -93,6 +94,11 @@ def test_any_life_keeps_to_the_laws(
                 acknowledge(state, now)
             case "finish", int(index) if held:
                 state.end(held[index % len(held)], now)
+            case "grow", int(index) if held:
+                job = held[index % len(held)]
+                left = job.request.limits.max_tokens - len(job.committed)
+                if job.phase is Phase.RUNNING:
+                    state.commit(job, (7,) * min(left, AHEAD))
             case "cancel", int(index) if held:
                 drop(state, held[index % len(held)].id, now)
             case "lose", int(index) if held:
