@@ -16,7 +16,7 @@ from tests.support.tiny_model import build_tiny_model
 
 TOML = "[scheduler]\nslice_s = 0.002\n"
 CHATS = 3
-TOKENS = 300
+TOKENS = 150
 LONG = "The river, the stone and the long way home, number {}. " * 25
 
 
@@ -74,7 +74,7 @@ def test_one_model_alone_with_work_takes_no_turns(server: Server) -> None:
 
 
 async def test_a_flood_on_one_model_and_chats_on_another_go_on_in_turns(server: Server) -> None:
-    bodies = [*(chat(index) for index in range(CHATS)), *(flood(index) for index in range(30))]
+    bodies = [*(chat(index) for index in range(CHATS)), *(flood(index) for index in range(15))]
     heard = [Heard() for _ in bodies]
     before = turns(server)
     await listen_all(server.url, bodies, heard)
@@ -113,7 +113,7 @@ async def test_the_death_of_a_worker_among_turns_stops_neither_model(server: Ser
 
 
 async def test_a_worker_that_hangs_in_its_turn_does_not_stop_the_other_model(server: Server) -> None:
-    chats, floods = [chat(40 + index) for index in range(CHATS)], [flood(300 + index) for index in range(20)]
+    chats, floods = [chat(40 + index) for index in range(CHATS)], [flood(300 + index) for index in range(12)]
     chatted, flooded = [Heard() for _ in chats], [Heard() for _ in floods]
     chatting = asyncio.create_task(listen_all(server.url, chats, chatted))
     flooding = asyncio.create_task(listen_all(server.url, floods, flooded))
