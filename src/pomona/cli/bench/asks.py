@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 
 from pomona.cli.bench.mixture import Mixture
 from pomona.cli.bench.prompts import unique_prompts
@@ -31,11 +31,12 @@ def asks(seed: str, requests: int, words: Mixture, max_tokens: Mixture, cancel: 
 
 
 def arrivals(seed: str, requests: int, rate: float) -> tuple[float, ...]:
-    """Moments of a Poisson process of `rate` a second, in seconds from the start, ascending."""
-    gaps = random.Random(f"{seed} arrivals")
-    moments: list[float] = []
-    now = 0.0
-    for _ in range(requests):
-        now += gaps.expovariate(rate)
-        moments.append(now)
-    return tuple(moments)
+    """Moments of a Poisson process of `rate` a second, in seconds from the start, ascending.
+
+    Of all its courses, one in which `requests` arrive in the `requests / rate` seconds: exponential gaps, stretched to
+    fill that time. A short load then really has the rate that it was set to.
+    """
+    draw = random.Random(f"{seed} arrivals")
+    ends = list(accumulate(draw.expovariate(1.0) for _ in range(requests + 1)))
+    stretch = requests / rate / ends[-1]
+    return tuple(end * stretch for end in ends[:-1])
