@@ -93,7 +93,7 @@ def _shed(state: State, gone: Set[Peer], spared: Set[RequestId]) -> Iterator[Pre
             continue
         staying = [job for job in worker.held.values() if job.phase is Phase.RUNNING and job.id not in spared]
         excess = sum(job.kv_bytes for job in staying) - worker.kv_capacity
-        for job in sorted(staying, key=urgency, reverse=True)[:-1]:
+        for job in sorted(staying, key=urgency, reverse=True):
             if excess <= 0:
                 break
             excess -= job.kv_bytes

@@ -155,7 +155,7 @@ def test_launchd_services_are_stopped_so_that_they_stay_so(path: Path) -> None:
 
 
 ROOMS = ("gateway", "scheduler", "workers", "cache")
-FACES = {"messages", "client", "cache.keys", "cache.layout"}
+FACES = {"messages", "client", "cache.keys", "cache.layout", "workers.kv_cost"}
 """What a room may import from another one."""
 
 

@@ -202,9 +202,9 @@ def test_what_was_overtaken_too_often_goes_ahead_of_less_served_clients_but_not_
     state = state_of()
     ready(state, rows=1, context=LONG, steps=4)
     wait_big(state, "large", 3, client="a").overtaken = MAX_OVERTAKEN
-    state.shares.charge("a", output=1000)
     wait_big(state, "fair", 1, client="b")
     wait_big(state, "urgent", 1, client="b", priority=-1)
+    state.shares.charge("a", output=1000)
     assert dispatched(plan(state, 0.0)) == ["urgent"]
     finish(state, "urgent")
     assert dispatched(plan(state, 0.0)) == ["large"]
