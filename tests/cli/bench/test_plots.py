@@ -106,6 +106,7 @@ def test_the_timeline_shows_waiting_and_answering_and_how_each_request_ended() -
     assert len(widths) == 8
     assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
     assert widths[5] == 0.0
+    assert ["".join(item.itertext()) for item in figure.findall(".//li")][:2] == ["answered", "failed"]
     assert len(bars([answer(0.0, 1.0)] * (TIMELINE_REQUESTS + 5))) == TIMELINE_REQUESTS
 
 

@@ -24,6 +24,6 @@ STYLE = (
     ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:0;padding:0}"
     ".key{display:inline-block;width:.8em;height:.8em;margin-right:.4em;background:var(--c)}"
     + "".join(f".c{number}{{--c:var(--c{number})}}" for number in range(len(LIGHT)))
-    + ".answer{fill:var(--c0)}.left{fill:var(--c7)}.failure{fill:var(--c1)}.waiting{opacity:.35}"
+    + ".answer{--c:var(--c0)}.left{--c:var(--c7)}.failure{--c:var(--c1)}rect{fill:var(--c)}.waiting{opacity:.35}"
     "summary{cursor:pointer}"
 )

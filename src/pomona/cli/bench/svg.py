@@ -11,6 +11,12 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 44
 COLOURS = 8
 """Classes c0 to c7; more series begin again."""
 BAR, GAP = 5, 2
+KINDS = (
+    ("answer", "answered"),
+    ("failure", "failed"),
+    ("left", "broken off by its client"),
+    ("answer waiting", "before the first text"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,8 @@ def timeline(title: str, bars: Sequence[Bar]) -> str:
             f"{_bar(bar.kind, across, first, bar.finished, y)}</g>"
         )
     frame = _frame(title, height, across, None, "seconds", "", "".join(drawn))
-    return f"<figure><figcaption>{escape(title)}</figcaption>{frame}</figure>"
+    legend = "".join(f'<li><span class="key {kind}"></span>{told}</li>' for kind, told in KINDS)
+    return f'<figure><figcaption>{escape(title)}</figcaption>{frame}<ul class="legend">{legend}</ul></figure>'
 
 
 def _bar(kind: str, across: Axis, begin: float, end: float, y: int) -> str:
