@@ -64,6 +64,7 @@ def test_every_value_lies_on_its_axis_and_ticks_are_even(values: list[float]) ->
 def test_an_axis_ends_at_a_round_number() -> None:
     assert axis([7.3], start=0, end=1).ticks == (0, 2, 4, 6, 8)
     assert axis([], start=0, end=1).top == 1.0
+    assert axis([5e-324], start=0, end=1).top == 1.0
     assert axis([math.inf, 3.0], start=0, end=1).top == 3.0
 
 

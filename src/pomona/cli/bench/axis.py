@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 STEPS = (1.0, 2.0, 5.0, 10.0)
+LEAST = 1e-9
+"""Values that are all smaller are drawn as nothing, on an axis to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,7 @@ class Axis:
 def axis(values: Iterable[float], *, start: float, end: float, most: int = 6) -> Axis:
     """From 0 past the greatest value to the next round number, with at most about `most` round ticks."""
     greatest = max((value for value in values if math.isfinite(value)), default=0.0)
-    if greatest <= 0:
+    if greatest < LEAST:
         greatest = 1.0
     rough = greatest / most
     scale = 10.0 ** math.floor(math.log10(rough))
