@@ -7,6 +7,7 @@ import mlx.core as mx
 from mlx.nn.layers.base import Module
 from mlx_lm.models import base
 
+from pomona.workers.models import cpu
 from pomona.workers.slots import SlotCache
 
 
@@ -48,8 +49,20 @@ def grouped_attention(
     return _attend(queries, keys, values, cache, scale, mask, sinks)
 
 
-def _attend(*arguments: Any) -> mx.array:
-    output: mx.array = base.scaled_dot_product_attention(*arguments)
+def _attend(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | str | None,
+    sinks: mx.array | None,
+) -> mx.array:
+    """mlx-lm's own, save for several tokens on a CPU."""
+    plain = sinks is None and queries.dtype == mx.float32 and not hasattr(cache, "bits")
+    if plain and queries.shape[2] > 1 and mx.default_device() == mx.cpu:
+        return cpu.attention(queries, keys, values, scale=scale, mask=mask)
+    output: mx.array = base.scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
     return output
 
 

@@ -14,6 +14,7 @@ from pomona.workers import attention
 from pomona.workers.attention import grouped_attention, install
 from pomona.workers.batch import Batch
 from pomona.workers.length_groups import group_rows
+from pomona.workers.models import cpu
 from pomona.workers.row import Row
 from pomona.workers.slots import CPU_CALL, GPU_CALL, SlotCache, SlotLengths
 from tests.support.tiny_model import FAMILIES
@@ -29,17 +30,15 @@ Call = tuple[int, int, bool]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
-    """What mlx-lm's own attention is called with."""
+    """What the attention of each group is called with."""
     seen: list[Call] = []
-    own = base.scaled_dot_product_attention
+    own = attention._attend
 
     def counted(queries: mx.array, keys: mx.array, values: mx.array, *rest: Any, **named: Any) -> mx.array:
-        mask = named["mask"] if "mask" in named else rest[2]
-        seen.append((keys.shape[0], keys.shape[2], mask is not None))
-        result: mx.array = own(queries, keys, values, *rest, **named)
-        return result
+        seen.append((keys.shape[0], keys.shape[2], rest[2] is not None))
+        return own(queries, keys, values, *rest, **named)
 
-    monkeypatch.setattr(base, "scaled_dot_product_attention", counted)
+    monkeypatch.setattr(attention, "_attend", counted)
     return seen
 
 
@@ -189,7 +188,9 @@ def test_no_mask_for_several_tokens_lets_them_see_all() -> None:
     queries, new = mx.random.normal((2, 4, 3, 8)), mx.random.normal((2, 2, 3, 8))
     keys, values = drawn.cache.update_and_fetch(new, new)
     result = grouped_attention(queries, keys, values, drawn.cache, 0.3, None)
-    assert mx.array_equal(result, base.scaled_dot_product_attention(queries, keys, values, None, 0.3, None)).item()
+    assert mx.allclose(
+        result, base.scaled_dot_product_attention(queries, keys, values, None, 0.3, None), atol=CLOSE
+    ).item()
 
 
 @pytest.mark.parametrize("heads", [1, 4])
@@ -326,3 +327,27 @@ def test_an_attention_that_a_model_brings_itself_is_left_alone(monkeypatch: pyte
     monkeypatch.setattr(llama, "scaled_dot_product_attention", own)
     install(tiny("llama").model)
     assert llama.scaled_dot_product_attention is own
+
+
+def test_on_a_cpu_several_tokens_attend_by_powers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    own = cpu.attention
+
+    def watched(queries: mx.array, *arguments: Any, **named: Any) -> mx.array:
+        seen.append(queries.shape)
+        return own(queries, *arguments, **named)
+
+    monkeypatch.setattr(cpu, "attention", watched)
+    for tokens, dtype, sinks in (
+        (1, mx.float32, False),
+        (3, mx.float16, False),
+        (3, mx.float32, True),
+        (3, mx.float32, False),
+    ):
+        queries = mx.random.normal((1, 4, tokens, 8)).astype(dtype)
+        keys = mx.random.normal((1, 2, 9, 8)).astype(dtype)
+        weights = mx.zeros(4).astype(dtype) if sinks else None
+        ours = grouped_attention(queries, keys, keys, None, 0.5, "causal", weights)
+        theirs = mx.fast.scaled_dot_product_attention(queries, keys, keys, scale=0.5, mask="causal", sinks=weights)
+        assert mx.allclose(ours, theirs, atol=1e-2 if dtype == mx.float16 else 1e-5).item()
+    assert seen == ([(1, 4, 3, 8)] if mx.default_device() == mx.cpu else [])

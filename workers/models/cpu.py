@@ -1,7 +1,7 @@
 """mlx-lm's models on a CPU, where MLX computes every `exp` slowly, one number after the other.
 
-SwiGLU takes one for each hidden unit, a fifth of a prompt's forward. The same value out of a power of two costs less
-than half.
+SwiGLU takes one for each hidden unit, a fifth of a prompt's forward, and attention one for each pair of tokens. The
+same values out of powers of two cost half.
 """
 
 import math
