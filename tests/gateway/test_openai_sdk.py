@@ -150,6 +150,25 @@ async def test_an_error_behind_the_head_is_raised_from_the_stream(open_gateway: 
             await client.chat.completions.create(model="tiny", messages=MESSAGES)
 
 
+async def test_a_stream_beyond_its_time_keeps_what_it_got_and_ends_with_the_error(
+    open_gateway: GatewayFactory, serve: Serve
+) -> None:
+    def script(request: Request) -> list[Step]:
+        return [*say(request, "So", "far")[:2], Rejected("timed_out", "longer than 10 s (scheduler.max_total_s)")]
+
+    served = await serve(open_gateway(script))
+    got: list[str | None] = []
+
+    async def read(client: openai.AsyncOpenAI) -> None:
+        async for chunk in await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True):
+            got.append(chunk.choices[0].delta.content)
+
+    async with client_of(served.url) as client:
+        with pytest.raises(openai.APIError, match=r"scheduler\.max_total_s"):
+            await read(client)
+    assert "".join(text or "" for text in got) == "Sofar"
+
+
 async def test_a_wrong_key_is_an_authentication_error(open_gateway: GatewayFactory, serve: Serve) -> None:
     served = await serve(open_gateway(api_keys=("secret", "other")))
     async with client_of(served.url, "wrong") as client:

@@ -128,6 +128,26 @@ def test_a_long_answer_reserves_ahead_of_itself_and_not_for_all_that_it_may_beco
     assert state.jobs[next(iter(state.jobs))].kv_bytes == 20 * STEP, "never more than it may become"
 
 
+def test_a_request_goes_only_where_it_fits_at_full_length_though_it_reserves_less() -> None:
+    state = state_of()
+    ready(state, "worker:m:0", rows=2, context=LONG, steps=6)
+    large = ready(state, "worker:m:1", rows=2, context=LONG, steps=12)
+    wait(state, "long", prompt=(0,), max_tokens=12 * STEP - 1)
+    (command,) = plan(state, 0.0)
+    assert isinstance(command, Dispatch)
+    assert command.worker == large.peer
+
+
+def test_nothing_is_preempted_where_the_urgent_one_could_never_become_as_long_as_it_may() -> None:
+    state = state_of()
+    small = ready(state, "worker:m:0", rows=1, context=LONG, steps=6)
+    large = ready(state, "worker:m:1", rows=1, context=LONG, steps=12)
+    state.assign(wait(state, "least", priority=9), small, 0.0)
+    state.assign(wait(state, "less", priority=5), large, 0.0)
+    wait(state, "long", prompt=(0,), max_tokens=12 * STEP - 1, priority=0)
+    assert preempted(plan(state, 0.0)) == ["less"]
+
+
 def test_answers_that_outgrow_the_memory_together_go_on_one_after_the_other() -> None:
     state = state_of(max_waiting_s=1e6)
     ready(state, rows=3, context=LONG, steps=12)
