@@ -201,6 +201,7 @@ async def test_a_stream_only_pauses_when_its_worker_dies() -> None:
         await worker.step(4)
         first = await anext(stream)
         await system.lose_worker(worker)
+        await until(lambda: [model.state for model in gateway.client.models] == ["loading"])
         assert await gauges(gateway) == (0, 1)
         again = await system.worker(incarnation=1)
         await until(again.assigned)
