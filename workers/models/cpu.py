@@ -59,6 +59,6 @@ def attention(
 def speed_up(model: Module) -> None:
     """Give the modules that define `model`'s layers the faster SwiGLU, for all models of this process."""
     for name in {type(layer).__module__ for layer in model.modules()}:
-        module = sys.modules[name]
+        module = sys.modules.get(name)
         if getattr(module, "swiglu", None) is activations.swiglu:
-            module.swiglu = swiglu  # type: ignore[attr-defined]  # looked up at each call
+            module.swiglu = swiglu  # type: ignore[union-attr]  # looked up at each call
