@@ -18,8 +18,8 @@ def plan(state: State, now: float) -> tuple[Command, ...]:
     """The commands that follow from the state at `now`, each legal in the state that the ones before it leave.
 
     Stuck workers are condemned, requests beyond their total time end, workers whose requests have outgrown their memory
-    shed some, free places are filled (`placement.place`), and
-    who waited too long is refused. A worker never holds more than its `max_running`, nor more KV than its capacity.
+    shed some, free places are filled (`placement.place`), and who waited too long is refused. A worker never holds more
+    than its `max_running`, nor more KV than its capacity.
     """
     condemned = tuple(_condemn(state, now))
     gone = {command.worker for command in condemned}

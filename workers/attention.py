@@ -1,6 +1,5 @@
 """Attention over rows in slots, one call for each group of like length; all other caches get mlx-lm's own."""
 
-import sys
 from typing import Any
 
 import mlx.core as mx
@@ -8,6 +7,7 @@ from mlx.nn.layers.base import Module
 from mlx_lm.models import base
 
 from pomona.workers.models import cpu
+from pomona.workers.models.substitute import substitute
 from pomona.workers.slots import SlotCache
 
 
@@ -67,8 +67,5 @@ def _attend(
 
 
 def install(model: Module) -> None:
-    """Give the modules that define `model`'s layers the grouped attention, for all models of this process."""
-    for name in {kind.__module__ for layer in model.modules() for kind in type(layer).__mro__}:
-        module = sys.modules.get(name)
-        if getattr(module, "scaled_dot_product_attention", None) is base.scaled_dot_product_attention:
-            module.scaled_dot_product_attention = grouped_attention  # type: ignore[union-attr]  # looked up at each call
+    """Give `model`'s layers the grouped attention."""
+    substitute(model, "scaled_dot_product_attention", base.scaled_dot_product_attention, grouped_attention)

@@ -34,11 +34,10 @@ class EngineLimits(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What a row that left the batch holds: the KV of the first `held` of `tokens`."""
+    """What a row that left the batch holds: the KV of `tokens`."""
 
     row: Row
     tokens: list[int]
-    held: int
     caches: list[Any]
 
 
@@ -234,17 +233,17 @@ class Engine:
         for row in rows:
             held = self._batch.length_of(row)
             if self._prefixes.wants(row.stored, held):
-                left.append(Left(row, row.tokens, held, self._batch.extract(row)))
+                left.append(Left(row, row.tokens[:held], self._batch.extract(row)))
         return left, self._batch.leave(rows)
 
     def _keep(self, left: Sequence[Left]) -> None:
         """Store what rows held that left the batch, unless they failed."""
-        for row, tokens, held, caches in left:
+        for row, tokens, caches in left:
             if row.finish is not None and row.finish.reason == "error":
                 continue
             salt = row.request.cache_salt
-            self._prefixes.store(tokens[:held], salt, caches, row.stored)
-            self._prefixes.remember(tokens[:held], salt, caches)
+            self._prefixes.store(tokens, salt, caches, row.stored)
+            self._prefixes.remember(tokens, salt, caches)
 
     # prefill
 

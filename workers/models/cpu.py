@@ -5,12 +5,13 @@ same values out of powers of two cost half.
 """
 
 import math
-import sys
 from functools import partial
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 from mlx_lm.models import activations
+
+from pomona.workers.models.substitute import substitute
 
 LOG2_E = 1 / math.log(2)
 LEAST = -1e30
@@ -57,8 +58,5 @@ def attention(
 
 
 def speed_up(model: Module) -> None:
-    """Give the modules that define `model`'s layers the faster SwiGLU, for all models of this process."""
-    for name in {type(layer).__module__ for layer in model.modules()}:
-        module = sys.modules.get(name)
-        if getattr(module, "swiglu", None) is activations.swiglu:
-            module.swiglu = swiglu  # type: ignore[union-attr]  # looked up at each call
+    """Give `model`'s layers the faster SwiGLU."""
+    substitute(model, "swiglu", activations.swiglu, swiglu)
