@@ -55,9 +55,7 @@ def from_rejection(rejected: Rejected) -> ApiError:
     match rejected.kind:
         case "unknown_model":
             return ApiError(404, rejected.message, code="model_not_found", param="model")
-        case "context_length":
-            return ApiError(400, rejected.message, code="context_length_exceeded", param="messages")
-        case "prompt_length":
+        case "context_length" | "prompt_length":
             return ApiError(400, rejected.message, code="context_length_exceeded", param="messages")
         case "kv_memory":
             return ApiError(400, rejected.message, code="kv_memory", param="max_tokens")

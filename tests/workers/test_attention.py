@@ -8,19 +8,17 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.models import base, llama
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
 from pomona.workers import attention
 from pomona.workers.attention import grouped_attention, install
-from pomona.workers.batch import Batch
 from pomona.workers.length_groups import group_rows
 from pomona.workers.models import cpu
-from pomona.workers.row import Row
 from pomona.workers.slots import CPU_CALL, GPU_CALL, SlotCache, SlotLengths
 from tests.support.tiny_model import FAMILIES
-from tests.workers.engines import ask, tiny, words
+from tests.workers.engines import tiny
+from tests.workers.rows_bench import CLOSE, Bench
 
-CLOSE = 1e-4
 CALL = CPU_CALL if mx.default_device() == mx.cpu else GPU_CALL
 FAR = 4 * CALL
 
@@ -40,35 +38,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
     monkeypatch.setattr(attention, "_attend", counted)
     return seen
-
-
-class Bench:
-    """A batch of rows, each with the caches that it would have alone."""
-
-    def __init__(self, family: str) -> None:
-        self.loaded = tiny(family)
-        self.batch = Batch(self.loaded.model)
-        self.alone: dict[str, list[Any]] = {}
-
-    def join(self, name: str, length: int) -> Row:
-        row = Row(ask(name, words(length, length), max_tokens=99), self.loaded.vocabulary, frozenset())
-        prefilled, self.alone[name] = (make_prompt_cache(self.loaded.model) for _ in range(2))
-        for caches in (prefilled, self.alone[name]):
-            if length > 1:
-                self.loaded.model(mx.array([row.tokens[:-1]]), cache=caches)
-        self.batch.join(row, prefilled)
-        return row
-
-    def step(self) -> None:
-        """One greedy token for each row, whose logits are those of the row alone."""
-        logits = self.batch.forward()
-        for index, row in enumerate(self.batch.rows):
-            own = self.loaded.model(mx.array([[row.last_token]]), cache=self.alone[row.request.id])[0, -1]
-            assert mx.allclose(logits[index], own, atol=CLOSE, rtol=0).item(), row.request.id
-        tokens = mx.argmax(logits, axis=-1).astype(mx.int32)
-        for index, row in enumerate(self.batch.rows):
-            row.commit(int(tokens[index]))
-        self.batch.inputs = tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES)
