@@ -1,20 +1,22 @@
 """Prometheus metrics: what the gateway measures itself, and the scheduler's counters at the moment of the scrape."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pomona.runtime.tally import Tally
 from pomona.scheduler.messages import QUEUE_WAIT_BUCKETS, Stats
-from pomona.workers.messages import WorkerStats
+from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, WorkerStats
 
 TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 GAP_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.5, 5, 10, 30)
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
-WORKER_FIELDS: tuple[str, ...] = tuple(WorkerStats.__annotations__)
+WORKER_TALLIES = ("decode_times", "prefill_times", "widths")
+WORKER_FIELDS = tuple(field for field in WorkerStats.__annotations__ if field not in WORKER_TALLIES)
 WORKER_GAUGES = ("running", "prefilling", "waiting", "kv_bytes", "memory_bytes")
 
 
@@ -91,13 +93,13 @@ def _scheduler(stats: Stats) -> Iterator[Metric]:
     for kind, count in stats.refused.items():
         refused.add_metric((kind,), count)
     yield refused
-    bounds = [*(str(bound) for bound in QUEUE_WAIT_BUCKETS), "+Inf"]
-    yield HistogramMetricFamily(
+    waits = HistogramMetricFamily(
         "pomona_scheduler_queue_wait_seconds",
         "From admission, or the loss of a place, to a place in a worker.",
-        buckets=list(zip(bounds, accumulate(stats.waits.counts), strict=True)),
-        sum_value=stats.waits.seconds,
+        labels=(),
     )
+    _add(waits, (), QUEUE_WAIT_BUCKETS, stats.waits)
+    yield waits
 
 
 def _workers(stats: Stats) -> Iterator[Metric]:
@@ -115,6 +117,16 @@ def _workers(stats: Stats) -> Iterator[Metric]:
         for worker in stats.workers:
             bytes_of.add_metric((worker.model, worker.name), getattr(worker, name))
         yield bytes_of
+    steps = HistogramMetricFamily(
+        "pomona_worker_step_seconds", "Of a worker's forwards.", labels=("model", "worker", "phase")
+    )
+    widths = HistogramMetricFamily("pomona_worker_batch_width", "Rows of a decode step.", labels=("model", "worker"))
+    for worker in stats.workers:
+        _add(steps, (worker.model, worker.name, "decode"), STEP_BUCKETS, worker.stats.decode_times)
+        _add(steps, (worker.model, worker.name, "prefill"), STEP_BUCKETS, worker.stats.prefill_times)
+        _add(widths, (worker.model, worker.name), WIDTH_BUCKETS, worker.stats.widths)
+    yield steps
+    yield widths
     for field in WORKER_FIELDS:
         name, text = f"pomona_worker_{field}", f"{field.replace('_', ' ')} of a worker.".capitalize()
         labels = ("model", "worker")
@@ -126,3 +138,9 @@ def _workers(stats: Stats) -> Iterator[Metric]:
         for worker in stats.workers:
             family.add_metric((worker.model, worker.name), getattr(worker.stats, field))
         yield family
+
+
+def _add(family: HistogramMetricFamily, labels: Sequence[str], bounds: Sequence[float], tally: Tally) -> None:
+    names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    buckets = list(zip(names, accumulate(tally.counts), strict=True))
+    family.add_metric(labels, buckets, sum_value=tally.total)

@@ -1,27 +1,11 @@
 """What the scheduler counts. Submitted are as many as finished, cancelled, refused, running and waiting together."""
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pomona.scheduler.messages import QUEUE_WAIT_BUCKETS, RefusalKind, Stats, Waits, WorkerSnapshot
+from pomona.runtime.tally import Histogram
+from pomona.scheduler.messages import QUEUE_WAIT_BUCKETS, RefusalKind, Stats, WorkerSnapshot
 from pomona.scheduler.state import UNBOUNDED, State, Worker
-
-
-class WaitCounts:
-    """Waits by `QUEUE_WAIT_BUCKETS`."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(QUEUE_WAIT_BUCKETS) + 1)
-        self._seconds = 0.0
-
-    def note(self, seconds: float) -> None:
-        """A request got its place after so many seconds."""
-        self._counts[bisect_left(QUEUE_WAIT_BUCKETS, seconds)] += 1
-        self._seconds += seconds
-
-    def snapshot(self) -> Waits:
-        return Waits(tuple(self._counts), self._seconds)
 
 
 @dataclass(slots=True)
@@ -35,7 +19,7 @@ class Counters:
     worker_deaths: int = 0
     refused: Counter[RefusalKind] = field(default_factory=Counter)
     preempted: int = 0
-    waits: WaitCounts = field(default_factory=WaitCounts)
+    waits: Histogram = field(default_factory=lambda: Histogram(QUEUE_WAIT_BUCKETS))
 
 
 def stats(state: State, counters: Counters, ticket: int, now: float) -> Stats:
@@ -63,7 +47,7 @@ def stats(state: State, counters: Counters, ticket: int, now: float) -> Stats:
             for worker in state.workers.values()
         ),
         preempted=counters.preempted,
-        waits=counters.waits.snapshot(),
+        waits=counters.waits.tally(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from pomona.runtime.tally import Tally, empty
 from pomona.runtime.wire import Message, Part
 from pomona.workers.messages import Request, RequestId, TokenEvent, WorkerStats
 
@@ -97,16 +98,7 @@ class Cancelled(Message):
 
 
 QUEUE_WAIT_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Seconds: the upper bounds of `Waits.counts`, to which one without a bound is added."""
-
-
-class Waits(Part):
-    """How long requests waited for each of their runs."""
-
-    counts: tuple[int, ...] = (0,) * (len(QUEUE_WAIT_BUCKETS) + 1)
-    """Runs by the first bound that their wait does not exceed."""
-    seconds: float = 0.0
-    """All waits together."""
+"""Bounds in seconds of `Stats.waits`."""
 
 
 class WorkerSnapshot(Part):
@@ -136,7 +128,8 @@ class Stats(Message):
     worker_deaths: int
     workers: tuple[WorkerSnapshot, ...]
     preempted: int = 0
-    waits: Waits = Waits()
+    waits: Tally = empty(QUEUE_WAIT_BUCKETS)
+    """How long requests waited for each of their runs."""
 
 
 GatewayToScheduler = GatewayHello | Submit | CancelRequest | AskStats

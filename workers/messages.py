@@ -4,6 +4,7 @@ from typing import Literal, NewType
 
 import msgspec
 
+from pomona.runtime.tally import Tally, empty
 from pomona.runtime.wire import Message, Part
 from pomona.workers.kv_cost import KVCost
 
@@ -181,6 +182,12 @@ class WorkerReady(Message):
     """Bytes that the KV of its requests may take together; 0 is no bound."""
 
 
+STEP_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Bounds in seconds of the times of steps."""
+WIDTH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Bounds of the rows of a decode step."""
+
+
 class WorkerStats(Part, kw_only=True):
     """Counters since the worker's start, and gauges."""
 
@@ -204,6 +211,12 @@ class WorkerStats(Part, kw_only=True):
     """Turns that ended; none end while no other worker has work."""
     turn_seconds: float = 0.0
     """Of steps, and of waiting for what the last step of a turn launched."""
+    decode_times: Tally = empty(STEP_BUCKETS)
+    """Seconds of each decode step."""
+    prefill_times: Tally = empty(STEP_BUCKETS)
+    """Seconds of each prefill forward."""
+    widths: Tally = empty(WIDTH_BUCKETS)
+    """Rows of each decode step that had any."""
 
 
 class Stepped(Message):

@@ -1,10 +1,11 @@
 """What a worker counts."""
 
 from pomona.runtime.mailbox import now
+from pomona.runtime.tally import Histogram
 from pomona.runtime.wire import replace
 from pomona.workers import device
 from pomona.workers.cost import PrefillCost
-from pomona.workers.messages import WorkerStats
+from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, WorkerStats
 
 MEMORY_EVERY_S = 1.0
 """Seconds between two looks at the memory, which cost more than the rest of a step's counting."""
@@ -14,13 +15,16 @@ class Meter:
     """Counters since the worker's start, and the measured cost of prefill that budgets are computed from."""
 
     def __init__(self) -> None:
-        self._stats = WorkerStats()
+        self.reset()
         self.prefill_cost = PrefillCost()
         self._memory = 0
         self._memory_read = -MEMORY_EVERY_S
 
     def reset(self) -> None:
         self._stats = WorkerStats()
+        self._decode_times = Histogram(STEP_BUCKETS)
+        self._prefill_times = Histogram(STEP_BUCKETS)
+        self._widths = Histogram(WIDTH_BUCKETS)
 
     def decoded(self, rows: int, seconds: float) -> None:
         stats = self._stats
@@ -30,6 +34,9 @@ class Meter:
             decode_rows=stats.decode_rows + rows,
             decode_seconds=stats.decode_seconds + seconds,
         )
+        self._decode_times.note(seconds)
+        if rows:
+            self._widths.note(rows)
 
     def committed(self, tokens: int) -> None:
         self._stats = replace(self._stats, output_tokens=self._stats.output_tokens + tokens)
@@ -43,6 +50,7 @@ class Meter:
         self._stats = replace(
             stats, prompt_tokens=stats.prompt_tokens + tokens, prefill_seconds=stats.prefill_seconds + seconds
         )
+        self._prefill_times.note(seconds)
         if padded:
             self.prefill_cost.observe(padded, seconds)
 
@@ -63,4 +71,7 @@ class Meter:
             memory_bytes=self._memory_bytes(),
             stored_blocks=stored,
             dropped_blocks=dropped,
+            decode_times=self._decode_times.tally(),
+            prefill_times=self._prefill_times.tally(),
+            widths=self._widths.tally(),
         )

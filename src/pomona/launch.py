@@ -104,11 +104,10 @@ def plan(config: Config, listener: int, targets: Mapping[ActorKind, str] = TARGE
     specs = [spec("scheduler", "scheduler", title="scheduler")]
     if config.cache.enabled:
         specs.append(spec("cache", "cache", title="cache"))
-    environment = worker_environment()
     for model in config.models:
         for name in worker_names(model):
             worker = spec("worker", name, title=f"worker {name.removeprefix('worker:')}")
-            specs.append(replace(worker, model=model.id, environment=environment))
+            specs.append(replace(worker, model=model.id, environment=worker_environment(model)))
     for index in range(config.gateway.count):
         name = "gateway" if index == 0 else f"gateway:{index}"
         specs.append(replace(spec("gateway", name, title=name, config=config), inherit=(listener,)))
@@ -121,9 +120,10 @@ def worker_names(model: ModelConfig) -> list[str]:
     return [f"worker:{model.id}:{replica}" for replica in range(model.replicas)]
 
 
-def worker_environment() -> dict[str, str]:
+def worker_environment(model: ModelConfig) -> dict[str, str]:
     """What a worker's process needs in its environment before it starts; all of it is decided here."""
-    return blas.environment(blas.find())
+    weights = sum(file.stat().st_size for file in Path(model.path).glob("model*.safetensors"))
+    return blas.environment(blas.find(), weights=weights)
 
 
 @contextlib.contextmanager

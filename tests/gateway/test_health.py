@@ -1,6 +1,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
-from pomona.scheduler.messages import ModelState, Waits, WorkerSnapshot
+from pomona.runtime.tally import Tally
+from pomona.scheduler.messages import ModelState, WorkerSnapshot
 from pomona.workers.messages import WorkerStats
 from tests.gateway.conftest import Gateway
 
@@ -85,10 +86,17 @@ async def test_metrics_count_requests_and_tokens(gateway: Gateway) -> None:
 
 
 async def test_metrics_carry_the_schedulers_counters(gateway: Gateway) -> None:
-    stats = WorkerStats(running=2, decode_steps=7, kv_bytes=1024)
+    stats = WorkerStats(
+        running=2,
+        decode_steps=7,
+        kv_bytes=1024,
+        decode_times=Tally((0, 3, 4, *[0] * 11), 0.02),
+        prefill_times=Tally((0, 0, 0, 0, 0, 1, *[0] * 8), 0.04),
+        widths=Tally((5, 2, *[0] * 7), 9.0),
+    )
     gateway.source.workers = (WorkerSnapshot("worker:tiny", 2, "tiny", stats, 1.5, 300, 400),)
     gateway.source.preempted = 4
-    gateway.source.waits = Waits((2, 0, 1, *[0] * 10, 5), 61.5)
+    gateway.source.waits = Tally((2, 0, 1, *[0] * 10, 5), 61.5)
     samples = await samples_of(gateway)
     assert samples["pomona_scheduler_up"] == 1
     assert samples["pomona_scheduler_waiting"] == 0
@@ -99,6 +107,14 @@ async def test_metrics_carry_the_schedulers_counters(gateway: Gateway) -> None:
     assert samples["pomona_worker_silent_seconds{model=tiny}{worker=worker:tiny}"] == 1.5
     assert samples["pomona_worker_kv_reserved_bytes{model=tiny}{worker=worker:tiny}"] == 300
     assert samples["pomona_worker_kv_capacity_bytes{model=tiny}{worker=worker:tiny}"] == 400
+    steps = "pomona_worker_step_seconds"
+    assert samples[steps + "_bucket{le=0.002}{model=tiny}{phase=decode}{worker=worker:tiny}"] == 3
+    assert samples[steps + "_count{model=tiny}{phase=decode}{worker=worker:tiny}"] == 7
+    assert samples[steps + "_sum{model=tiny}{phase=decode}{worker=worker:tiny}"] == 0.02
+    assert samples[steps + "_bucket{le=0.02}{model=tiny}{phase=prefill}{worker=worker:tiny}"] == 0
+    assert samples[steps + "_bucket{le=0.05}{model=tiny}{phase=prefill}{worker=worker:tiny}"] == 1
+    assert samples["pomona_worker_batch_width_bucket{le=1.0}{model=tiny}{worker=worker:tiny}"] == 5
+    assert samples["pomona_worker_batch_width_count{model=tiny}{worker=worker:tiny}"] == 7
     assert samples["pomona_scheduler_preempted_total"] == 4
     assert samples["pomona_scheduler_queue_wait_seconds_bucket{le=0.05}"] == 2
     assert samples["pomona_scheduler_queue_wait_seconds_bucket{le=600.0}"] == 3

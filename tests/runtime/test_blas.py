@@ -38,6 +38,16 @@ def test_what_the_user_preloads_stays() -> None:
     }
 
 
+def test_a_model_of_short_products_gets_one_thread_unless_the_user_has_a_say() -> None:
+    loaded = {"LD_PRELOAD": MKL.library}
+    assert blas.environment(MKL, loaded, weights=1 << 20) == {"MKL_NUM_THREADS": "1"}
+    assert blas.environment(FastBlas("openblas", MKL.library), loaded, weights=1) == {"OPENBLAS_NUM_THREADS": "1"}
+    assert blas.environment(MKL, {}, weights=1) == {"LD_PRELOAD": MKL.library, "MKL_NUM_THREADS": "1"}
+    assert blas.environment(MKL, loaded, weights=1 << 30) == {}
+    assert blas.environment(MKL, loaded | {"MKL_NUM_THREADS": "2"}, weights=1) == {}
+    assert blas.environment(MKL, loaded | {"OMP_NUM_THREADS": "2"}, weights=1) == {}
+
+
 @pytest.mark.parametrize("preloaded", [MKL.library, f"/lib/a.so:{MKL.library}", f"{MKL.library} /lib/a.so"])
 def test_what_is_preloaded_already_is_not_preloaded_twice(preloaded: str) -> None:
     assert blas.environment(MKL, {"LD_PRELOAD": preloaded}) == {}

@@ -221,7 +221,8 @@ def test_a_cache_that_is_switched_off_is_not_started() -> None:
 
 def test_only_workers_get_the_workers_environment() -> None:
     for spec in launch.plan(CONFIG, listener=9):
-        assert spec.environment == (launch.worker_environment() if spec.kind == "worker" else {})
+        expected = {} if spec.model is None else launch.worker_environment(spec.config.model(spec.model))
+        assert spec.environment == expected
 
 
 def test_folders_that_are_not_set_lie_in_the_home(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_each_wait_for_a_place_is_counted_by_its_length() -> None:
     waits = desk.stats().waits
     assert sum(waits.counts) == 2
     assert (waits.counts[0], waits.counts[3]) == (1, 1)
-    assert waits.seconds == 0.5
+    assert waits.total == 0.5
 
 
 def test_the_memory_of_each_worker_is_told() -> None:

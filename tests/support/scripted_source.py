@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from pomona.runtime.tally import empty
 from pomona.scheduler.client import Rejected
-from pomona.scheduler.messages import ModelState, Stats, Waits, WorkerSnapshot
+from pomona.scheduler.messages import QUEUE_WAIT_BUCKETS, ModelState, Stats, WorkerSnapshot
 from pomona.workers.messages import Delta, Finish, PositionLogprobs, Request, TokenEvent, TokenLogprob, Usage
 
 Step = TokenEvent | Rejected | asyncio.Event
@@ -103,7 +104,7 @@ class ScriptedSource:
         self.answers_stats = True
         self.workers: tuple[WorkerSnapshot, ...] = ()
         self.preempted = 0
-        self.waits = Waits()
+        self.waits = empty(QUEUE_WAIT_BUCKETS)
         self.submitted: list[Request] = []
         self.running: set[str] = set()
         self.cancelled: list[str] = []

@@ -1,5 +1,6 @@
 import pytest
 
+from pomona.runtime.tally import Tally
 from pomona.workers.messages import WorkerStats
 from pomona.workers.meter import Meter
 
@@ -33,6 +34,9 @@ def test_counters_add_up_and_gauges_are_what_they_are_told() -> None:
         memory_bytes=stats.memory_bytes,
         stored_blocks=5,
         dropped_blocks=6,
+        decode_times=Tally((*[0] * 8, 2, *[0] * 5), 0.75),
+        prefill_times=Tally((*[0] * 8, 2, *[0] * 5), 1.0),
+        widths=Tally((0, 1, 1, *[0] * 6), 5.0),
     )
     assert stats.memory_bytes > 0
 
@@ -55,4 +59,7 @@ def test_forgetting_counts_keeps_the_cost() -> None:
     meter.prefilled(30, 30, 0.6)
     meter.reset()
     assert meter.prefill_cost.line() == (0.0, pytest.approx(0.02))
-    assert snapshot(meter).prompt_tokens == 0
+    meter.decoded(0, 0.1)
+    stats = snapshot(meter)
+    assert stats.prompt_tokens == 0
+    assert (sum(stats.prefill_times.counts), sum(stats.decode_times.counts), sum(stats.widths.counts)) == (0, 1, 0)

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 
+SMALL = 32 << 20
+"""Bytes of weights below which a model's products are too short to share among threads."""
+
+
 class FastBlas(NamedTuple):
     name: str
     """`mkl` or `openblas`."""
@@ -37,11 +41,26 @@ def _version(library: Path) -> tuple[int, ...]:
     return tuple(int(part) for part in library.name.partition(".so.")[2].split(".") if part.isdigit())
 
 
-def environment(blas: FastBlas | None, current: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a worker's environment gets so that MLX uses `blas`; variables that the user has set stay as they are."""
+def environment(
+    blas: FastBlas | None, current: Mapping[str, str] = os.environ, *, weights: int | None = None
+) -> dict[str, str]:
+    """What a worker's environment gets so that MLX uses `blas`; variables that the user has set stay as they are.
+
+    `weights` are the bytes of its model.
+    """
     if blas is None:
         return {}
+    return _preload(blas, current) | (_threads(blas, current) if weights is not None and weights < SMALL else {})
+
+
+def _preload(blas: FastBlas, current: Mapping[str, str]) -> dict[str, str]:
     preloaded = current.get("LD_PRELOAD", "")
     if blas.library in preloaded.replace(" ", ":").split(":"):
         return {}
     return {"LD_PRELOAD": f"{blas.library}:{preloaded}" if preloaded else blas.library}
+
+
+def _threads(blas: FastBlas, current: Mapping[str, str]) -> dict[str, str]:
+    """One thread: several would spin between short products, on cores that the other processes need."""
+    own = f"{blas.name.upper()}_NUM_THREADS"
+    return {} if own in current or "OMP_NUM_THREADS" in current else {own: "1"}
