@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-
 SMALL = 32 << 20
 """Bytes of weights below which a model's products are too short to share among threads."""
 
