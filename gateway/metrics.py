@@ -17,7 +17,7 @@ DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
 WORKER_TALLIES = ("decode_times", "prefill_times", "widths")
 WORKER_FIELDS = tuple(field for field in WorkerStats.__annotations__ if field not in WORKER_TALLIES)
-WORKER_GAUGES = ("running", "prefilling", "waiting", "kv_bytes", "memory_bytes")
+WORKER_GAUGES = ("running", "prefilling", "waiting", "kv_bytes", "memory_bytes", "ram_entries", "ram_bytes")
 
 
 class Metrics:

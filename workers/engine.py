@@ -126,6 +126,7 @@ class Engine:
             kv_bytes=self._batch.nbytes + sum(prefill.nbytes for prefill in self._prefills),
             stored=self._prefixes.stored_blocks,
             dropped=self._prefixes.dropped_blocks,
+            tiers=self._prefixes.tiers,
         )
 
     def step(self) -> list[TokenEvent]:

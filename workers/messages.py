@@ -217,6 +217,23 @@ class WorkerStats(Part, kw_only=True):
     """Seconds of each prefill forward."""
     widths: Tally = empty(WIDTH_BUCKETS)
     """Rows of each decode step that had any."""
+    ram_hits: int = 0
+    """Prefixes restored from the worker's memory."""
+    ram_tokens: int = 0
+    """Tokens of them."""
+    ram_entries: int = 0
+    ram_bytes: int = 0
+    disk_hits: int = 0
+    """Prefixes restored from block files."""
+    disk_tokens: int = 0
+    tier_misses: int = 0
+    """Looks for a prefix that found none in either tier."""
+    restore_seconds: float = 0.0
+    """Of the engine looking for prefixes and restoring them."""
+    store_seconds: float = 0.0
+    """Of the engine copying blocks for the writer, which is what storing costs running streams."""
+    write_seconds: float = 0.0
+    """Of the writer's thread, beside the engine."""
 
 
 class Stepped(Message):

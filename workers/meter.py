@@ -6,6 +6,7 @@ from pomona.runtime.wire import replace
 from pomona.workers import device
 from pomona.workers.cost import PrefillCost
 from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, WorkerStats
+from pomona.workers.tiers import TierFigures
 
 MEMORY_EVERY_S = 1.0
 """Seconds between two looks at the memory, which cost more than the rest of a step's counting."""
@@ -60,7 +61,15 @@ class Meter:
         return self._memory
 
     def snapshot(
-        self, *, running: int, prefilling: int, waiting: int, kv_bytes: int, stored: int, dropped: int
+        self,
+        *,
+        running: int,
+        prefilling: int,
+        waiting: int,
+        kv_bytes: int,
+        stored: int,
+        dropped: int,
+        tiers: TierFigures,
     ) -> WorkerStats:
         return replace(
             self._stats,
@@ -74,4 +83,5 @@ class Meter:
             decode_times=self._decode_times.tally(),
             prefill_times=self._prefill_times.tally(),
             widths=self._widths.tally(),
+            **tiers._asdict(),
         )

@@ -10,10 +10,12 @@ from pomona.cache.keys import chain
 from pomona.cache.layout import KVLayout
 from pomona.cache.messages import BlockKey
 from pomona.runtime.control import Roster
+from pomona.runtime.mailbox import now
 from pomona.workers import blocks
 from pomona.workers.block_file import BlockError, BlockFormat
 from pomona.workers.blocks import layout_of, supports
 from pomona.workers.recent import RecentPrefixes, copy_prefix
+from pomona.workers.tiers import TierCounts, TierFigures
 from pomona.workers.writeback import MAX_QUEUED_BYTES, BlockWriter, Pending
 
 __all__ = ["PrefixStore", "layout_of", "supports"]
@@ -42,6 +44,7 @@ class PrefixStore:
         while they wait to be written.
         """
         self._recent = recent or RecentPrefixes(0)
+        self._counts = TierCounts()
         self._client = client
         self._root_for_salt = root_for_salt
         self._form = BlockFormat(layout, block_tokens)
@@ -56,6 +59,11 @@ class PrefixStore:
     def dropped_blocks(self) -> int:
         """Blocks that were not stored: the queue or the disk was full, or the service away."""
         return self._writer.dropped if self._writer is not None else 0
+
+    @property
+    def tiers(self) -> TierFigures:
+        written = self._writer.seconds if self._writer is not None else 0.0
+        return self._counts.figures(self._recent.entries, self._recent.nbytes, written)
 
     def keys_of(self, tokens: Sequence[int], salt: str) -> tuple[BlockKey, ...]:
         """The root, and behind it the key of each whole block."""
@@ -78,14 +86,15 @@ class PrefixStore:
             return 0
         if any(cache.offset for cache in caches):
             raise ValueError("a prefix is restored into empty caches only")
+        begin = now()
         hit = self._recent.longest(tokens, salt)
         in_memory = hit[1] if hit is not None else 0
         on_disk = self._restore_from_disk(tokens, salt, caches, in_memory)
-        if on_disk or hit is None:
-            return on_disk
-        entry, length = hit
-        copy_prefix(entry, length, caches)
-        return length
+        if hit is not None and not on_disk:
+            entry, length = hit
+            copy_prefix(entry, length, caches)
+        self._counts.restored(0 if on_disk else in_memory, on_disk, now() - begin)
+        return on_disk or in_memory
 
     @property
     def keeps_recent(self) -> bool:
@@ -126,8 +135,9 @@ class PrefixStore:
             self._recent.remember(tokens, salt, caches)
 
     def forget(self) -> None:
-        """Empty the RAM tier."""
+        """Empty the RAM tier, and count anew."""
         self._recent.clear()
+        self._counts.reset()
 
     def _read(self, client: CacheClient, lease: Lease, chained: Sequence[BlockKey]) -> list[memoryview]:
         """The payloads up to the first bad block, which is rejected; `chained` is the root and the keys."""
@@ -167,6 +177,7 @@ class PrefixStore:
             if not self._writer.has_room():
                 self._writer.drop(sum(self._writer.wants(key) for key in chained[block + 1 :]))
                 return
+            begin = now()
             try:
                 payload = blocks.extract(caches, block * size, self._form)
             except BlockError as error:
@@ -174,6 +185,7 @@ class PrefixStore:
                 self._writer.drop(1)
                 return
             self._writer.put(Pending(key, parent, payload))
+            self._counts.stored(now() - begin)
 
     def close(self, deadline_s: float) -> None:
         """Write what is queued for at most `deadline_s` seconds, drop the rest, and close the client."""

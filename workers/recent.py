@@ -31,6 +31,10 @@ class RecentPrefixes:
         return sum(entry.nbytes for entry in self._entries)
 
     @property
+    def entries(self) -> int:
+        return len(self._entries)
+
+    @property
     def keeps(self) -> bool:
         return self._max_bytes > 0
 

@@ -42,6 +42,8 @@ class BlockWriter:
         self._closed = False
         self.stored = 0
         self.dropped = 0
+        self.seconds = 0.0
+        """Spent on reservations and writes."""
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
         self._thread.start()
 
@@ -106,8 +108,10 @@ class BlockWriter:
                 if not self._queue:
                     return
                 pending = self._queue.popleft()
+            begin = time.monotonic()
             refusal = self._store(pending)
             with self._changed:
+                self.seconds += time.monotonic() - begin
                 if refusal is None:
                     self.stored += 1
                 elif not refusal.present:

@@ -3,10 +3,13 @@ import pytest
 from pomona.runtime.tally import Tally
 from pomona.workers.messages import WorkerStats
 from pomona.workers.meter import Meter
+from pomona.workers.tiers import TierFigures
+
+TIERS = TierFigures(1, 2, 3, 4, 5, 6, 7, 8.0, 9.0, 10.0)
 
 
 def snapshot(meter: Meter) -> WorkerStats:
-    return meter.snapshot(running=1, prefilling=2, waiting=3, kv_bytes=4, stored=5, dropped=6)
+    return meter.snapshot(running=1, prefilling=2, waiting=3, kv_bytes=4, stored=5, dropped=6, tiers=TIERS)
 
 
 def test_counters_add_up_and_gauges_are_what_they_are_told() -> None:
@@ -37,6 +40,16 @@ def test_counters_add_up_and_gauges_are_what_they_are_told() -> None:
         decode_times=Tally((*[0] * 8, 2, *[0] * 5), 0.75),
         prefill_times=Tally((*[0] * 8, 2, *[0] * 5), 1.0),
         widths=Tally((0, 1, 1, *[0] * 6), 5.0),
+        ram_hits=1,
+        ram_tokens=2,
+        ram_entries=3,
+        ram_bytes=4,
+        disk_hits=5,
+        disk_tokens=6,
+        tier_misses=7,
+        restore_seconds=8.0,
+        store_seconds=9.0,
+        write_seconds=10.0,
     )
     assert stats.memory_bytes > 0
 

@@ -14,6 +14,7 @@ from pomona.cache.keys import Fingerprint
 from pomona.cache.layout import KVLayout
 from pomona.runtime.mailbox import Peer
 from pomona.workers.prefix import PrefixStore, layout_of, supports
+from pomona.workers.recent import RecentPrefixes
 from tests.cache.house import DEADLINE_S, CacheHouse, until
 
 BLOCK = 16
@@ -115,6 +116,28 @@ def test_only_whole_blocks_of_a_common_prefix_are_restored(store: PrefixStore, m
     assert restored(store, model, []) == 0
     other = [*TOKENS[:40], TOKENS[40] ^ 1, *TOKENS[41:]]
     assert restored(store, model, other) == 32
+
+
+def test_restores_are_counted_by_tier(house: CacheHouse, model: Model, layout: KVLayout) -> None:
+    client = CacheClient(house.config.cache_endpoint, Peer("worker:m", 1), timeout_s=DEADLINE_S)
+    root = Fingerprint("w", "t", layout, BLOCK).root
+    store = PrefixStore(client, root, layout, BLOCK, RecentPrefixes(1 << 20))
+    store.on_roster(house.roster())
+    cold = prefilled(model, TOKENS)
+    assert restored(store, model, TOKENS) == 0
+    store.store(TOKENS, "", cold, 0)
+    settled(store, 6)
+    assert restored(store, model, TOKENS) == 96
+    store.remember(TOKENS, "", cold)
+    assert restored(store, model, TOKENS[:70]) == 70
+    tiers = store.tiers
+    assert (tiers.tier_misses, tiers.disk_hits, tiers.disk_tokens) == (1, 1, 96)
+    assert (tiers.ram_hits, tiers.ram_tokens) == (1, 70)
+    assert (tiers.ram_entries, tiers.ram_bytes) == (1, sum(cache.nbytes for cache in cold))
+    assert min(tiers.restore_seconds, tiers.store_seconds, tiers.write_seconds) > 0
+    store.forget()
+    assert (store.tiers.ram_hits, store.tiers.ram_entries, store.tiers.store_seconds) == (0, 0, 0.0)
+    store.close(DEADLINE_S)
 
 
 def test_other_weights_and_other_salts_miss(
