@@ -257,18 +257,20 @@ class Engine:
 
     def _prefill(self) -> list[TokenEvent]:
         self._prefill_is_next = False
-        tokens = self.meter.prefill_cost.tokens_within(self._limits.stall_s)
+        first = self._prefills[0]
+        first.begin()
+        tokens = self.meter.prefill_cost.tokens_within(self._limits.stall_s, first.done)
         parts = plan_chunk(self._prefills, min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, tokens)))
         self.meter.restored(sum(prefill.restored for prefill, _ in parts if not prefill.computed))
         return self._advance(parts)
 
     def _advance(self, parts: Sequence[Part]) -> list[TokenEvent]:
-        begin = now()
+        begin, depth = now(), max(prefill.done for prefill, _ in parts)
         try:
             padded = run_chunk(self._model, parts)
         except (RuntimeError, ValueError, MemoryError) as error:
             return self._drop_failed(parts, error)
-        self.meter.prefilled(sum(part.tokens for part in parts), padded, now() - begin)
+        self.meter.prefilled(sum(part.tokens for part in parts), padded, now() - begin, depth)
         events: list[TokenEvent] = []
         for prefill, _ in parts:
             if not prefill.left:

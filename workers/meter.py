@@ -45,15 +45,15 @@ class Meter:
     def restored(self, tokens: int) -> None:
         self._stats = replace(self._stats, cached_tokens=self._stats.cached_tokens + tokens)
 
-    def prefilled(self, tokens: int, padded: int, seconds: float) -> None:
-        """One forward computed `tokens` prompt tokens, `padded` with its padding."""
+    def prefilled(self, tokens: int, padded: int, seconds: float, depth: int = 0) -> None:
+        """One forward computed `tokens` prompt tokens, `padded` with its padding, behind `depth` earlier ones."""
         stats = self._stats
         self._stats = replace(
             stats, prompt_tokens=stats.prompt_tokens + tokens, prefill_seconds=stats.prefill_seconds + seconds
         )
         self._prefill_times.note(seconds)
         if padded:
-            self.prefill_cost.observe(padded, seconds)
+            self.prefill_cost.observe(padded, seconds, depth)
 
     def _memory_bytes(self) -> int:
         if now() - self._memory_read >= MEMORY_EVERY_S:

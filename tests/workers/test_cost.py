@@ -58,3 +58,23 @@ def test_what_a_size_costs_today_counts_more_than_what_another_cost_long_ago() -
         cost.observe(70, 2 * (0.05 + 0.002 * 70))
     fixed, slope = cost.line()
     assert fixed + slope * 70 == pytest.approx(2 * (0.05 + 0.002 * 70), rel=0.15)
+
+
+def test_what_deep_forwards_take_beyond_the_line_shortens_the_next_deep_ones_alone() -> None:
+    cost = observed(0.05, 0.002, 16, 64, 200)
+    line = cost.line()
+    cost.observe(100, 0.05 + 0.2 + 100 * 1000 * 2e-6, depth=1000)
+    assert cost.line() == line
+    assert cost.tokens_within(0.05 + 0.2001) == 100
+    assert cost.tokens_within(0.05 + 0.4001, depth=1000) == 100
+    assert cost.tokens_within(0.05 + 0.6001, depth=2000) == 100
+    cost.observe(100, 0.01, depth=1000)  # faster than the line: attention costs nothing, and never less
+    cost.observe(100, 0.01, depth=1000)
+    assert 100 < cost.tokens_within(0.05 + 0.4001, depth=1000) <= 200
+
+
+def test_a_forward_behind_few_tokens_belongs_to_the_line() -> None:
+    cost = PrefillCost()
+    cost.observe(100, 0.4, depth=100)
+    assert cost.line() == (0.0, pytest.approx(0.004))
+    assert cost.tokens_within(0.4001, depth=10_000) == 100
