@@ -8,6 +8,7 @@ from starlette.responses import Response
 from pomona.gateway.anthropic_turns import conversation
 from pomona.gateway.anthropic_writer import MessageWriter
 from pomona.gateway.body import AnyJson, JsonObject, encode_json, read_body
+from pomona.gateway.cache_control import asks_to_cache
 from pomona.gateway.fields import check_extras, check_text_format, tools_warning
 from pomona.gateway.intake import Intake
 from pomona.gateway.sampling import INT32, SamplerFields, StopList
@@ -25,6 +26,7 @@ class CountBody(SamplerFields):
     tool_choice: AnyJson = None
     output_config: dict[str, AnyJson] | None = None
     chat_template_kwargs: dict[str, AnyJson] | None = None
+    cache_control: AnyJson = None
 
     def check(self) -> str | None:
         """Raises ApiError for what is not available; returns a warning for the client."""
@@ -32,6 +34,10 @@ class CountBody(SamplerFields):
         form = (self.output_config or {}).get("format")
         check_text_format(form if isinstance(form, dict) else None, "output_config.format")
         return tools_warning(self.tools, self.tool_choice)
+
+    def marked(self) -> bool:
+        """True if the client marks what to cache. Raises ApiError for a mark of another shape."""
+        return asks_to_cache(self.cache_control, self.tools, self.system, self.messages)
 
     async def prompt(self, intake: Intake) -> list[int]:
         """Raises ApiError."""
@@ -55,11 +61,18 @@ async def messages(http: HttpRequest) -> Response:
     """max_tokens beyond the context is cut to what is left: agents send one fixed large number to every model."""
     body = await read_body(http, MessagesBody)
     warning = body.check()
+    marked = body.marked()
     intake = Intake.of(http, body.model)
     prompt = await body.prompt(intake)
     requests = await intake.requests(body, [prompt], wanted=body.max_tokens, stop=body.stop_sequences, clamp=True)
     cut = requests[0].limits.max_tokens < body.max_tokens
-    writer = MessageWriter(body.model, prompt_tokens=len(prompt), cut_by_context=cut, request_id=intake.log_id)
+    writer = MessageWriter(
+        body.model,
+        prompt_tokens=len(prompt),
+        cut_by_context=cut,
+        creates_cache=marked and intake.services.config.cache.keeps,
+        request_id=intake.log_id,
+    )
     return intake.answer(requests, writer, stream=bool(body.stream), warning=warning)
 
 
@@ -67,6 +80,7 @@ async def messages(http: HttpRequest) -> Response:
 async def count_tokens(http: HttpRequest) -> Response:
     body = await read_body(http, CountBody)
     body.check()
+    body.marked()
     intake = Intake.of(http, body.model)
     count: JsonObject = {"input_tokens": len(await body.prompt(intake))}
     return Response(encode_json(count), media_type="application/json")

@@ -38,19 +38,25 @@ class MessageWriter:
     keepalive = encode_sse(PING)
     last = b""
 
-    def __init__(self, model: str, *, prompt_tokens: int, cut_by_context: bool, request_id: str) -> None:
-        """`cut_by_context`: the token limit is the context's, not the client's."""
+    def __init__(
+        self, model: str, *, prompt_tokens: int, cut_by_context: bool, creates_cache: bool, request_id: str
+    ) -> None:
+        """`cut_by_context`: the token limit is the context's, not the client's.
+
+        `creates_cache`: prompt tokens that are computed now count as written to the cache, not as input.
+        """
         self._request_id = request_id
         self._id = new_id("msg_")
         self._model = model
         self._prompt_tokens = prompt_tokens
         self._cut_by_context = cut_by_context
+        self._creates_cache = creates_cache
         self._blocks: list[_Block] = []
         self._open = False
         self._finish: Finish | None = None
 
     def begin(self) -> Iterator[Sse]:
-        yield _event("message_start", message=self._message(None, Usage(self._prompt_tokens, 0)))
+        yield _event("message_start", message=self._message(None, _usage(Usage(self._prompt_tokens, 0), 0)))
         yield PING
 
     def feed(self, index: int, event: TokenEvent) -> Iterator[Sse]:
@@ -64,7 +70,7 @@ class MessageWriter:
         finish = self._finish
         assert finish is not None, "every stream has finished"
         delta: JsonObject = {**self._stop(finish), "container": None}
-        yield _event("message_delta", delta=delta, usage=_usage(finish.usage))
+        yield _event("message_delta", delta=delta, usage=self._final_usage(finish.usage))
         yield _event("message_stop")
 
     def fail(self, error: ApiError) -> Iterator[Sse]:
@@ -72,7 +78,10 @@ class MessageWriter:
 
     def body(self) -> JsonObject:
         assert self._finish is not None, "every stream has finished"
-        return self._message(self._finish, self._finish.usage)
+        return self._message(self._finish, self._final_usage(self._finish.usage))
+
+    def _final_usage(self, usage: Usage) -> JsonObject:
+        return _usage(usage, usage.prompt_tokens - usage.cached_tokens if self._creates_cache else 0)
 
     def _delta(self, delta: Delta) -> Iterator[Sse]:
         kind = _kind(delta.channel)
@@ -97,7 +106,7 @@ class MessageWriter:
                 yield _event("content_block_delta", index=index, delta=signed)
             yield _event("content_block_stop", index=index)
 
-    def _message(self, finish: Finish | None, usage: Usage) -> JsonObject:
+    def _message(self, finish: Finish | None, usage: JsonObject) -> JsonObject:
         content: list[JsonValue] = [block.whole() for block in self._blocks]
         stop: JsonObject = {"stop_reason": None, "stop_sequence": None} if finish is None else self._stop(finish)
         return {
@@ -107,7 +116,7 @@ class MessageWriter:
             "model": self._model,
             "content": content,
             **stop,
-            "usage": _usage(usage),
+            "usage": usage,
         }
 
     def _stop(self, finish: Finish) -> JsonObject:
@@ -129,12 +138,12 @@ def _kind(channel: Channel) -> str:
             assert_never(channel)
 
 
-def _usage(usage: Usage) -> JsonObject:
-    """Anthropic counts cached prompt tokens apart."""
+def _usage(usage: Usage, created: int) -> JsonObject:
+    """Anthropic counts tokens read from and written to the cache apart: the three together are the prompt."""
     return {
-        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens - created,
         "output_tokens": usage.completion_tokens,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": created,
         "cache_read_input_tokens": usage.cached_tokens,
     }
 

@@ -45,7 +45,8 @@ def create_app(services: Services) -> ASGIApp:
     app.add_exception_handler(Exception, _bug)
     gateway = services.config.gateway
     limited = LimitBody(app, gateway.max_body_bytes)
-    return Watch(Authenticate(limited, gateway.api_keys), services.metrics)
+    guarded = Authenticate(limited, gateway.api_keys, apart=gateway.cache_salt_per_key)
+    return Watch(guarded, services.metrics)
 
 
 async def _api_error(http: HttpRequest, error: Exception) -> Response:

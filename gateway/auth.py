@@ -4,6 +4,7 @@ import hmac
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pomona.gateway.cache_salt import tenant_of
 from pomona.gateway.errors import ApiError, error_response
 
 
@@ -13,9 +14,11 @@ class Authenticate:
     Every key is compared in full, so that the time tells nothing. Keys are never logged.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], *, apart: bool = False) -> None:
+        """With `apart` each key is a tenant of its own, which shares no stored prefix with the others."""
         self._app = app
         self._keys = tuple(key.encode() for key in keys)
+        self._tenants = tuple(tenant_of(key) if apart else "" for key in self._keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -25,7 +28,7 @@ class Authenticate:
         if not self._keys:
             client = scope.get("client")
             state["client"] = client[0] if client else ""
-            state["owner"] = ""
+            state["owner"] = state["tenant"] = ""
         elif not (scope["path"] == "/health" or scope["path"].startswith("/health/")):
             found = self._find(presented_keys(scope))
             if found is None:
@@ -38,6 +41,7 @@ class Authenticate:
                 await error_response(error, scope)(scope, receive, send)
                 return
             state["client"] = state["owner"] = f"key-{found}"
+            state["tenant"] = self._tenants[found]
         await self._app(scope, receive, send)
 
     def _find(self, presented: list[bytes]) -> int | None:

@@ -8,6 +8,7 @@ from typing import Self
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from pomona.gateway.cache_salt import salt_of
 from pomona.gateway.catalog import ServedModel
 from pomona.gateway.errors import ApiError, request_id
 from pomona.gateway.ids import new_request_id
@@ -36,6 +37,8 @@ class Intake:
     owner: str
     """Whose API key it was; empty where none are needed."""
     log_id: str
+    tenant: str
+    """Stands for the API key where each has stored prefixes of its own; else empty."""
 
     @classmethod
     def of(cls, http: HttpRequest, model_id: str) -> Self:
@@ -48,7 +51,8 @@ class Intake:
             reason = f": {state.detail}" if state.detail else ""
             raise ApiError(503, f"model {model_id} failed to load{reason}", code="unavailable", retry_after_s=30)
         labels: dict[str, str] = http.scope["state"]
-        return cls(services, model, labels.get("client", ""), labels.get("owner", ""), request_id(http.scope))
+        client, owner, tenant = (labels.get(name, "") for name in ("client", "owner", "tenant"))
+        return cls(services, model, client, owner, request_id(http.scope), tenant)
 
     @property
     def context(self) -> int:
@@ -85,7 +89,7 @@ class Intake:
                         logprobs=logprobs,
                         client=self.client,
                         priority=fields.priority or 0,
-                        cache_salt=fields.cache_salt or "",
+                        cache_salt=salt_of(self.tenant, fields.cache_salt or ""),
                     )
                 )
         return requests

@@ -110,8 +110,10 @@ async def create_response(http: HttpRequest) -> Response:
 
     def keep(response: JsonObject, answer: str) -> None:
         if body.store is not False:
-            answered: JsonObject = {"role": "assistant", "content": answer}
-            intake.services.stored.put(intake.owner, response, [*turns, answered])
+            answered: list[JsonObject] = [{"role": "assistant", "content": answer}]
+            if requests[0].limits.max_tokens == 0:
+                answered = []  # nothing was said: a warm-up, and what goes on from it begins with the same tokens
+            intake.services.stored.put(intake.owner, response, [*turns, *answered])
 
     sampling = requests[0].sampling
     echo: JsonObject = {**body.echo(), "temperature": sampling.temperature, "top_p": sampling.top_p}

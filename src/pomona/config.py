@@ -32,6 +32,8 @@ class GatewayConfig(Section, kw_only=True):
     """Silence on a stream after which a keepalive is sent."""
     count: Positive = 1
     """Gateway processes that share the listening socket."""
+    cache_salt_per_key: bool = False
+    """Each API key has stored prefixes of its own, so that no client can tell by the time what another has sent."""
 
 
 class SchedulerConfig(Section, kw_only=True):
@@ -77,6 +79,11 @@ class CacheConfig(Section, kw_only=True):
     """Free disk that the tier never eats into."""
     block_bytes: Positive = 8 * 1024**2
     """Size that a block file aims at."""
+
+    @property
+    def keeps(self) -> bool:
+        """True if there is any tier that a prompt stays in."""
+        return self.enabled or self.ram_bytes > 0
 
 
 class ModelConfig(Section, kw_only=True):

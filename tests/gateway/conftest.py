@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from pomona.config import Config, GatewayConfig, ModelConfig
+from pomona.config import CacheConfig, Config, GatewayConfig, ModelConfig
 from pomona.gateway.actor import HttpServer
 from pomona.gateway.app import create_app
 from pomona.gateway.catalog import Catalog
@@ -85,8 +85,11 @@ GatewayFactory = Callable[..., Gateway]
 async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
     opened: list[Gateway] = []
 
-    def open_one(script: Script | None = None, model_path: str = "", **settings: Any) -> Gateway:
+    def open_one(
+        script: Script | None = None, model_path: str = "", cache: CacheConfig | None = None, **settings: Any
+    ) -> Gateway:
         config = Config(
+            cache=cache or CacheConfig(),
             gateway=GatewayConfig(**settings),
             models=(
                 ModelConfig(id=MODEL, path=model_path or str(model_folder)),

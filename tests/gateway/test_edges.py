@@ -172,3 +172,36 @@ async def test_a_broken_tokeniser_is_named(
     assert response.status_code == 503
     assert "tokeniser of model tiny" in response.json()["error"]["message"]
     assert str(folder) not in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        (CHAT, {"messages": ASK["messages"], "max_tokens": 0}, ("", "length")),
+        (CHAT, {"messages": ASK["messages"], "max_completion_tokens": 0}, ("", "length")),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 0}, ("", "length")),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 0, "echo": True}, ("Hi", "length")),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 0}, ("", "max_output_tokens")),
+        (MESSAGES, {"messages": ASK["messages"], "max_tokens": 0}, ("", "max_tokens")),
+    ],
+)
+async def test_a_warm_up_reads_the_prompt_and_says_nothing(
+    gateway: Gateway, path: str, body: JsonBody, says: tuple[str, str]
+) -> None:
+    response = await gateway.http.post(path, json={"model": "tiny", **body})
+    assert response.status_code == 200, response.text
+    assert gateway.source.submitted[0].limits.max_tokens == 0
+    answer = response.json()
+    match path:
+        case "/v1/messages":
+            said = ("".join(block["text"] for block in answer["content"]), answer["stop_reason"])
+        case "/v1/responses":
+            (item,) = answer["output"]
+            said = (item["content"][0]["text"], answer["incomplete_details"]["reason"])
+        case "/v1/completions":
+            said = (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"])
+        case _:
+            said = (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"])
+    assert said == says
+    usage = answer["usage"]
+    assert usage.get("completion_tokens", usage.get("output_tokens")) == 0

@@ -17,7 +17,10 @@ async def test_the_billing_line_is_dropped(gateway: Gateway) -> None:
     line = "x-anthropic-billing-header: cc_version=2; cch={}"
     plain = await prompt_of(gateway, system="Be kind.")
     assert await prompt_of(gateway, system=line.format(1) + "\nBe kind.") == plain
-    blocks = [{"type": "text", "text": line.format(2)}, {"type": "text", "text": "Be kind.", "cache_control": {}}]
+    blocks = [
+        {"type": "text", "text": line.format(2)},
+        {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}},
+    ]
     assert await prompt_of(gateway, system=blocks) == plain
 
 

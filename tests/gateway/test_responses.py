@@ -197,3 +197,12 @@ async def test_what_cannot_be_served_is_named(gateway: Gateway, field: JsonBody,
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
     assert json.dumps(response.json()["error"]["message"])
+
+
+async def test_what_follows_a_warm_up_begins_with_its_very_tokens(gateway: Gateway) -> None:
+    warm = {"model": "tiny", "input": "Remember this.", "max_output_tokens": 0}
+    first = (await gateway.http.post(URL, json=warm)).json()
+    await gateway.http.post(URL, json={"model": "tiny", "input": "Go on.", "previous_response_id": first["id"]})
+    turns = [{"role": "user", "content": "Remember this."}, {"role": "user", "content": "Go on."}]
+    await gateway.http.post(URL, json={"model": "tiny", "input": turns})
+    assert gateway.source.submitted[1].prompt == gateway.source.submitted[2].prompt

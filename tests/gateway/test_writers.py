@@ -79,7 +79,7 @@ def by_block(events: list[JsonBody], kind: str, index: str, text: Callable[[Json
 
 @given(said)
 def test_messages(said: Said) -> None:
-    writer = MessageWriter("m", prompt_tokens=3, cut_by_context=False, request_id="req_1")
+    writer = MessageWriter("m", prompt_tokens=3, cut_by_context=False, creates_cache=False, request_id="req_1")
     events, body = write(writer, said)
     blocks: list[JsonBody] = body["content"]  # type: ignore[assignment]
     whole = [block.get("text", block.get("thinking")) for block in blocks]
