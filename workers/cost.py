@@ -1,4 +1,4 @@
-"""What a prefill forward costs on this machine: a fixed part, a part for each token, and one for what lies before it."""
+"""What a prefill forward costs on this machine: a fixed part, one for each token, and one for what lies before it."""
 
 from dataclasses import dataclass
 

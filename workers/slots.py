@@ -1,13 +1,15 @@
 """KV rows that lie left-aligned in slots, each with its own length: the batch form of mlx-lm's plain `KVCache`.
 
 Every row writes at its own offset, so that what a row holds beyond its length is never attended to and is overwritten
-by its next step; rows join and leave without moving their neighbours.
+by its next step; rows join and leave without moving their neighbours. Long rows may stand apart, behind the others, in
+buffers of their own; what slots take is then bounded by the length of short ones.
 """
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from pomona.workers.length_groups import Group, group_rows
+from pomona.workers.row_buffers import RowBuffers
 
 STEP = 256
 """Tokens by which a buffer grows."""
@@ -22,6 +24,8 @@ class SlotLengths:
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
+        self.apart = 0
+        """The last so many rows are not in slots."""
         self.offset = mx.array([], dtype=mx.int32)
         self._call = CPU_CALL if mx.default_device() == mx.cpu else GPU_CALL
         self._beyond: list[int] = []
@@ -38,8 +42,9 @@ class SlotLengths:
         self._masks.clear()
         self._parts.clear()
         self._positions.clear()
-        shortest = min(self.lengths, default=0)
-        beyond = [length - shortest for length in self.lengths]
+        in_slots = self.lengths[: self.in_slots]
+        shortest = min(in_slots, default=0)
+        beyond = [length - shortest for length in in_slots]
         if beyond != self._beyond:  # what all rows have more changes no group
             self._beyond, self._groups = beyond, group_rows(beyond, self._call)
 
@@ -47,8 +52,13 @@ class SlotLengths:
         """One forward has written `tokens` tokens to every row."""
         self.lengths = [length + tokens for length in self.lengths]
 
+    @property
+    def in_slots(self) -> int:
+        """Rows that are in slots: the first ones."""
+        return len(self.lengths) - self.apart
+
     def reach(self, tokens: int) -> int:
-        """Slots that a forward of `tokens` tokens looks at."""
+        """Tokens that the longest row has after a forward of `tokens` tokens."""
         return max(self.lengths) + tokens
 
     def mask(self, tokens: int, window: int | None) -> mx.array | None:
@@ -70,10 +80,16 @@ class SlotLengths:
         return mask
 
     def groups(self, tokens: int) -> list[Group]:
-        """Which rows a forward of `tokens` tokens lets attend together, and the slots that each group looks at."""
+        """Which rows a forward of `tokens` tokens lets attend together, and the tokens that each group looks at."""
         if tokens not in self._reaching:
-            more = min(self.lengths) + tokens
-            self._reaching[tokens] = [group._replace(reach=group.reach + more) for group in self._groups]
+            more = min(self.lengths[: self.in_slots], default=0) + tokens
+            self._reaching[tokens] = [
+                *(group._replace(reach=group.reach + more) for group in self._groups),
+                *(
+                    Group(row, row + 1, self.lengths[row] + tokens, True)
+                    for row in range(self.in_slots, len(self.lengths))
+                ),
+            ]
         return self._reaching[tokens]
 
     def group_masks(self, mask: mx.array | None, tokens: int) -> list[mx.array | None]:
@@ -97,7 +113,8 @@ class SlotLengths:
         """Where a forward writes along a buffer of `slots` slots, int32 [slots, 1, tokens, 1]; free slots at 0."""
         key = (tokens, slots)
         if key not in self._positions:
-            offset = mx.array([*self.lengths, *[0] * (slots - len(self.lengths))], dtype=mx.int32)
+            lengths = self.lengths[: self.in_slots]
+            offset = mx.array([*lengths, *[0] * (slots - len(lengths))], dtype=mx.int32)
             self._positions[key] = (offset[:, None] + mx.arange(tokens))[:, None, :, None]
         return self._positions[key]
 
@@ -109,6 +126,12 @@ class SlotCache:
         self.shared = shared
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
+        self.apart: list[RowBuffers] = []
+        """Of the rows that are not in slots, in their order."""
+        self.fetched: mx.array | None = None
+        """The keys that `update_and_fetch` returned last."""
+        self.attended = False
+        """Whether anybody asked for a `part`."""
 
     @property
     def offset(self) -> mx.array:
@@ -117,20 +140,38 @@ class SlotCache:
 
     @property
     def nbytes(self) -> int:
-        if self.keys is None or self.values is None:
-            return 0
-        return int(self.keys.nbytes + self.values.nbytes)
+        slots = 0 if self.keys is None or self.values is None else int(self.keys.nbytes + self.values.nbytes)
+        return slots + sum(row.nbytes for row in self.apart)
 
     def make_mask(self, tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
         return self.shared.mask(tokens, window_size)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write [rows, heads, tokens, head_dim] at the rows' offsets; returns all rows' slots up to the reach."""
-        rows, _, tokens, _ = keys.shape
-        reach = self.shared.reach(tokens)
+        """Write [rows, heads, tokens, head_dim] at the rows' offsets; returns all rows' slots up to the reach.
+
+        Where rows stand apart there is no array of all that they hold: what comes back is what was given, and stands
+        for it in attention, which asks for each `part`.
+        """
+        self.fetched = None  # a view of the buffers would keep them from being written in place
+        rows, tokens = self.shared.in_slots, keys.shape[2]
+        for index, row in enumerate(self.apart, rows):
+            own = slice(index, index + 1)
+            row.write(keys[own], values[own], self.shared.lengths[index], STEP)
+        if not self.apart:
+            self.fetched, fetched_values = self._write(keys, values, tokens)
+            return self.fetched, fetched_values
+        if rows:
+            self._write(keys[:rows], values[:rows], tokens)
+        self.fetched = keys
+        return keys, values
+
+    def _write(self, keys: mx.array, values: mx.array, tokens: int) -> tuple[mx.array, mx.array]:
+        """Into the slots; returns them up to their reach."""
+        rows = keys.shape[0]
+        lengths = self.shared.lengths[:rows]
+        reach = max(lengths) + tokens
         own_keys, own_values = self._reserve(rows, reach, keys, values)
-        level = self.shared.level()
-        if level is not None:
+        if (level := min(lengths)) == max(lengths):
             own_keys[:rows, :, level:reach] = keys
             own_values[:rows, :, level:reach] = values
         else:
@@ -138,6 +179,18 @@ class SlotCache:
             self.keys = own_keys = _put(own_keys, positions, keys)
             self.values = own_values = _put(own_values, positions, values)
         return own_keys[:rows, :, :reach], own_values[:rows, :, :reach]
+
+    def part(self, group: Group) -> tuple[mx.array, mx.array]:
+        """What a group looks at: [rows, heads, reach, head_dim]. Raises ValueError if nothing was written."""
+        self.attended = True
+        rows = slice(group.start, group.stop)
+        keys, values = self.keys, self.values
+        if group.start >= self.shared.in_slots:
+            row = self.apart[group.start - self.shared.in_slots]
+            keys, values, rows = row.keys, row.values, slice(None)
+        if keys is None or values is None:
+            raise ValueError("a part of KV is asked for before any was written")
+        return keys[rows, :, : group.reach], values[rows, :, : group.reach]
 
     def _reserve(self, rows: int, reach: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """The buffers, with room for `rows` slots of `reach` tokens.
@@ -163,14 +216,35 @@ class SlotCache:
         """Copy one prefilled row [1, heads, length, head_dim] into the slot behind the last; the caller counts it."""
         if row.keys is None or row.values is None:
             return
-        index, length = len(self.shared.lengths), row.offset
+        index, length = self.shared.in_slots, row.offset
         keys, values = row.keys[..., :length, :], row.values[..., :length, :]
         own_keys, own_values = self._reserve(index + 1, length, keys, values)
         own_keys[index : index + 1, :, :length] = keys
         own_values[index : index + 1, :, :length] = values
 
-    def keep(self, order: list[int]) -> None:
-        """Row i becomes what row `order[i]` was; rows that are not named are free."""
+    def join_apart(self, row: KVCache) -> None:
+        """Take in one prefilled row behind the last one; the caller counts it. Its first step copies its buffers."""
+        if row.keys is None or row.values is None:
+            self.apart.append(RowBuffers(None, None))
+        else:
+            # Arrays of our own: a write to one changes it for all that hold it.
+            self.apart.append(RowBuffers(row.keys[:], row.values[:]))
+
+    def set_apart(self, index: int) -> None:
+        """Copy a row out of its slot and stand it behind the last row; the caller counts it and lets go of the slot."""
+        if self.keys is None or self.values is None:
+            raise ValueError(f"row {index} holds nothing")
+        own = slice(index, index + 1)
+        self.apart.append(RowBuffers(mx.contiguous(self.keys[own]), mx.contiguous(self.values[own])))
+
+    def keep(self, rows: list[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows that are not named are free. Rows in slots come first."""
+        self.fetched = None
+        in_slots = self.shared.in_slots
+        self.apart = [self.apart[row - in_slots] for row in rows if row >= in_slots]
+        self._keep_slots([row for row in rows if row < in_slots])
+
+    def _keep_slots(self, order: list[int]) -> None:
         if not order:
             self.keys = self.values = None
             return
@@ -204,10 +278,13 @@ class SlotCache:
             self.values = mx.contiguous(self.values[:rows, :, :capacity])
 
     def extract(self, index: int) -> KVCache:
-        """One row as mlx-lm's own cache: a copy."""
+        """One row as mlx-lm's own cache: a copy, or the buffers of a row apart."""
         row = KVCache()
         length = self.shared.lengths[index]
-        if self.keys is not None and self.values is not None and length:
+        if index >= self.shared.in_slots:
+            own = self.apart[index - self.shared.in_slots]
+            row.keys, row.values, row.offset = own.keys, own.values, length
+        elif self.keys is not None and self.values is not None and length:
             row.keys = mx.contiguous(self.keys[index : index + 1, :, :length])
             row.values = mx.contiguous(self.values[index : index + 1, :, :length])
             row.offset = length

@@ -5,7 +5,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from pomona.workers.batch import Batch
+from pomona.workers.batch import LONG, Batch
 from pomona.workers.row import Row
 from tests.workers.engines import ask, tiny, words
 
@@ -15,9 +15,9 @@ CLOSE = 1e-4
 class Bench:
     """A batch of rows, each with the caches that it would have alone."""
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, long: int = LONG) -> None:
         self.loaded = tiny(family)
-        self.batch = Batch(self.loaded.model)
+        self.batch = Batch(self.loaded.model, long)
         self.alone: dict[str, list[Any]] = {}
 
     def join(self, name: str, length: int) -> Row:
