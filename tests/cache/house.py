@@ -2,6 +2,8 @@
 
 import contextlib
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from pomona.cache.disk import BlockFiles
 from pomona.config import CacheConfig, Config
 from pomona.runtime.actor import ActorSpec
 from pomona.runtime.control import ActorName, ActorState, ActorStatus, ActorToSupervisor, Ready, Roster, Stop
+from pomona.runtime.host import pack
 from pomona.runtime.mailbox import Hub, Mailbox, Peer, now
 from pomona.runtime.wire import Decoder, replace
 
@@ -133,6 +136,22 @@ class CacheHouse:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class CacheProcess:
+    """The actor in a process of its own, as the supervisor starts it."""
+
+    def __init__(self, house: CacheHouse) -> None:
+        house.incarnation += 1
+        self._process = subprocess.Popen([sys.executable, "-m", "pomona.runtime.host"], stdin=subprocess.PIPE)
+        assert self._process.stdin is not None
+        self._process.stdin.write(pack(house.spec()))
+        self._process.stdin.flush()
+        house.wait_ready()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=DEADLINE_S)
 
 
 def worker_status(name: str, incarnation: int, state: ActorState = "ready") -> ActorStatus:

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +14,9 @@ from pomona.cache.messages import READER, WRITER, BlockKey, CacheStats, CacheToW
 from pomona.config import Config
 from pomona.runtime.actor import ActorFailure
 from pomona.runtime.control import Roster
-from pomona.runtime.host import pack
 from pomona.runtime.mailbox import Hub, Link, Peer
 from pomona.runtime.wire import Decoder, replace
-from tests.cache.house import DEADLINE_S, CacheHouse, until, worker_status
+from tests.cache.house import DEADLINE_S, CacheHouse, CacheProcess, until, worker_status
 
 ROOT = BlockKey(b"r" * 32)
 
@@ -208,25 +205,9 @@ def test_no_folder_is_a_mistake_that_is_named(house: CacheHouse) -> None:
 # the client, when the service is not well
 
 
-class Process:
-    """The actor in a process of its own, as the supervisor starts it."""
-
-    def __init__(self, house: CacheHouse) -> None:
-        house.incarnation += 1
-        self._process = subprocess.Popen([sys.executable, "-m", "pomona.runtime.host"], stdin=subprocess.PIPE)
-        assert self._process.stdin is not None
-        self._process.stdin.write(pack(house.spec()))
-        self._process.stdin.flush()
-        house.wait_ready()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate(timeout=DEADLINE_S)
-
-
 def test_the_client_survives_the_service(tmp_path: Path) -> None:
     house = CacheHouse(tmp_path / "kv")
-    first = Process(house)
+    first = CacheProcess(house)
     with house.client(timeout_s=DEADLINE_S) as client:
         put(client, 1)
         until(lambda: stats(client).blocks == 1, "the commit")
@@ -243,7 +224,7 @@ def test_the_client_survives_the_service(tmp_path: Path) -> None:
         assert not client.commit(grant)
         assert not grant.path.exists()
 
-        second = Process(house)
+        second = CacheProcess(house)
         assert client.on_roster(house.roster())
         assert not client.on_roster(house.roster())
         client.release(lease)
