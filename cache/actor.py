@@ -17,6 +17,7 @@ from pomona.cache.messages import (
     Reserved,
     WorkerToCache,
 )
+from pomona.cache.quarantine import bound
 from pomona.cache.service import CacheService
 from pomona.config import Config
 from pomona.runtime.actor import ActorFailure, ActorSpec
@@ -27,8 +28,6 @@ from pomona.runtime.wire import Decoder, WireError
 log = logging.getLogger(__name__)
 
 TICK_S = 5.0
-QUARANTINE_SHARE = 32
-MAX_QUARANTINE_BYTES = 256 * 1024**2
 
 
 class CacheActor:
@@ -40,7 +39,7 @@ class CacheActor:
         """`files` defaults to the folder that the configuration names; housekeeping is done every `tick_s` seconds."""
         if not config.cache_folder:
             raise ActorFailure("no folder for stored KV is configured; set cache.folder")
-        quarantine = min(MAX_QUARANTINE_BYTES, config.cache.max_bytes // QUARANTINE_SHARE)
+        quarantine = bound(config.cache.max_bytes)
         self._config = config
         self._tick_s = tick_s
         self._service = CacheService(

@@ -163,6 +163,9 @@ class BlockFolder:
     def quarantined_bytes(self) -> int:
         return self._quarantine.bytes
 
+    def empty_quarantine(self) -> None:
+        self._quarantine.clear()
+
     def free_bytes(self) -> int:
         return shutil.disk_usage(self._root).free
 

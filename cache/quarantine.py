@@ -9,6 +9,13 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 MAX_FILES = 16
+MAX_BYTES = 256 * 1024**2
+SHARE = 32
+
+
+def bound(quota: int) -> int:
+    """Bytes that bad files may take in a folder with this quota."""
+    return min(MAX_BYTES, quota // SHARE)
 
 
 class Quarantine:
@@ -47,12 +54,20 @@ class Quarantine:
         self._trim()
         log.warning("quarantined path=%s bytes=%d", target, size)
 
+    def clear(self) -> None:
+        """Delete all of it; raises OSError."""
+        while self._held:
+            self._delete_oldest()
+
     def _trim(self) -> None:
         while self._held and (len(self._held) > MAX_FILES or self.bytes > self._max_bytes):
-            path, size = self._held.popleft()
-            with contextlib.suppress(FileNotFoundError):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
-            self.bytes -= size
+            self._delete_oldest()
+
+    def _delete_oldest(self) -> None:
+        path, size = self._held.popleft()
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.bytes -= size
