@@ -284,6 +284,7 @@ def test_a_long_prompt_never_keeps_running_rows_from_their_next_token(chunk: int
 def test_a_steps_first_chunk_is_what_its_measured_cost_allows(seconds_a_token: float, size: int) -> None:
     model = Watched(tiny().model)
     engine = make_engine(tiny(), prefill_chunk=64, stall_s=0.2999, model=model)
+    model.widths.clear()
     engine.meter.prefill_cost.observe(100, 100 * seconds_a_token)
     engine.assign(ask("r", prompt(1, 500)))
     engine.step()
