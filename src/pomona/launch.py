@@ -83,8 +83,13 @@ def placed(config: Config, port: int, home: Home) -> Config:
         config,
         gateway=replace(config.gateway, port=port),
         runtime_folder=str(short(folder.absolute())),
-        cache_folder=config.cache_folder or config.cache.folder or str(home.cache),
+        cache_folder=cache_folder(config, home),
     )
+
+
+def cache_folder(config: Config, home: Home) -> str:
+    """Where the SSD tier of a server with this configuration lies."""
+    return config.cache_folder or config.cache.folder or str(home.cache)
 
 
 def plan(config: Config, listener: int, targets: Mapping[ActorKind, str] = TARGETS) -> list[ActorSpec]:

@@ -26,7 +26,7 @@ def test_version_and_help_answer() -> None:
     for arguments in ([], ["--help"]):
         shown = CliRunner().invoke(app, arguments)
         assert shown.exit_code == 0
-        for command in ("serve", "chat", "models", "doctor", "bench", "version"):
+        for command in ("serve", "chat", "models", "cache", "doctor", "bench", "version"):
             assert command in shown.output
 
 

@@ -7,6 +7,7 @@ import typer
 
 from pomona import __version__
 from pomona.cli.bench import bench_app
+from pomona.cli.cache import cache_app
 
 app = typer.Typer(
     help="Pomona serves large language models on one Mac, to many clients at once.",
@@ -16,6 +17,7 @@ app = typer.Typer(
 )
 models = typer.Typer(help="List and import models.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(models, name="models")
+app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The configuration file.")]
