@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pomona.cache.layout import KVLayout
 from pomona.cache.messages import BlockKey
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever the bytes of a block file change their meaning; older files are then never asked for and age out."""
 
 KEY_BYTES = 32
@@ -33,7 +33,6 @@ class Fingerprint(NamedTuple):
 
     def root(self, salt: str) -> BlockKey:
         """The parent of first blocks; two salts share no block."""
-        layers = [str(part) for layer in self.layout.layers for part in layer]
         fields = [
             str(FORMAT_VERSION),
             self.weights,
@@ -42,9 +41,7 @@ class Fingerprint(NamedTuple):
             self.engine,
             salt,
             str(self.block_tokens),
-            self.layout.dtype,
-            str(len(self.layout.layers)),
-            *layers,
+            *self.layout.fields(),
         ]
         digest = blake2b(digest_size=KEY_BYTES, person=b"pomona.kv.root")
         for field in fields:

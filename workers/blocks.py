@@ -5,68 +5,92 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache
 
-from pomona.cache.layout import KVDtype, KVLayout, LayerLayout
-from pomona.workers.block_file import BlockError, BlockFormat
-
-DTYPES: dict[mx.Dtype, KVDtype] = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
+from pomona.cache.layout import Dtype, KVLayout
+from pomona.workers import layers
+from pomona.workers.block_file import BlockError, BlockFormat, Slot
+from pomona.workers.layers import UnsupportedCacheError
 
 # NumPy has no bfloat16: its bits travel as uint16 and are never converted.
-_HOST: dict[KVDtype, str] = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
+_HOST: dict[Dtype, str] = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "uint32": "<u4", "int32": "<i4"}
 
 
 def supports(caches: Sequence[Any]) -> bool:
-    """True if every layer is a plain KVCache, which can be cut and joined at any token."""
-    return bool(caches) and all(type(cache) is KVCache for cache in caches)
+    """True if every layer's cache is of a kind that can be stored."""
+    return bool(caches) and not any(layers.refusal(cache) for cache in layers.leaves(caches))
 
 
-def layout_of(caches: Sequence[Any]) -> KVLayout | None:
-    """The layout of caches that hold tokens already; None if they are not plain, or not one row of one dtype."""
-    if not supports(caches) or any(cache.keys is None for cache in caches):
-        return None
-    dtypes = {array.dtype for cache in caches for array in (cache.keys, cache.values)}
-    dtype = DTYPES.get(dtypes.pop())
-    if dtype is None or dtypes or any(cache.keys.shape[0] != 1 for cache in caches):
-        return None
-    layers = (LayerLayout(cache.keys.shape[1], cache.keys.shape[3], cache.values.shape[3]) for cache in caches)
-    return KVLayout(dtype, tuple(layers))
+def layout_of(caches: Sequence[Any]) -> KVLayout:
+    """The layout of caches of one row that hold tokens already. Raises UnsupportedCacheError."""
+    described = []
+    for number, cache in enumerate(layers.leaves(caches)):
+        try:
+            described.append(layers.describe(cache))
+        except UnsupportedCacheError as error:
+            raise UnsupportedCacheError(f"cache {number}: {error}") from error
+    if not described:
+        raise UnsupportedCacheError("there is no cache")
+    return KVLayout(tuple(described))
 
 
 def extract(caches: Sequence[Any], start: int, form: BlockFormat) -> bytearray:
     """The payload of tokens `start` to `start + form.tokens`, copied to the host.
 
-    Raises BlockError if the caches do not have the layout or do not reach so far.
+    Raises BlockError if the caches do not have the layout, do not reach so far or, with layers of state, stand
+    elsewhere than at the block's end.
     """
-    stop = start + form.tokens
-    if layout_of(caches) != form.layout or any(cache.offset < stop for cache in caches):
-        raise BlockError(f"the caches do not hold tokens {start} to {stop} in the layout of the model")
-    parts = [array[:, :, start:stop, :] for cache in caches for array in (cache.keys, cache.values)]
-    if form.layout.dtype == "bfloat16":
-        parts = [part.view(mx.uint16) for part in parts]
+    end = start + form.tokens
+    if _unlike(caches, form.layout) or not all(layers.holds(cache, end) for cache in layers.leaves(caches)):
+        raise BlockError(f"the caches do not hold tokens {start} to {end} in the layout of the model")
+    parts = [
+        part
+        for cache in sorted(layers.leaves(caches), key=layers.is_state)
+        for part in (layers.state(cache) if layers.is_state(cache) else layers.slices(cache, start, end))
+    ]
+    slots = form.slots(end)
+    paired = zip(slots, parts, strict=True)
+    parts = [part.view(mx.uint16) if slot.dtype == "bfloat16" else part for slot, part in paired]
     mx.eval(parts)  # once for all layers
-    payload = bytearray(form.payload_bytes)
-    for slot, part in zip(form.slots, parts, strict=True):
-        host = np.frombuffer(memoryview(payload)[slot.start : slot.end], _HOST[form.layout.dtype])
-        np.copyto(host.reshape(slot.shape), np.array(part, copy=False))
+    payload = bytearray(form.payload_bytes(end))
+    for slot, part in zip(slots, parts, strict=True):
+        if part.shape != slot.shape:
+            raise BlockError(f"{slot.name} has the shape {part.shape}, not {slot.shape}")
+        np.copyto(_on_host(slot, payload), np.array(part, copy=False))
     return payload
 
 
-def restore(payloads: Sequence[memoryview], form: BlockFormat, caches: Sequence[Any]) -> int:
-    """Fill empty caches with consecutive blocks from token 0; returns the tokens restored.
+def _unlike(caches: Sequence[Any], layout: KVLayout) -> bool:
+    try:
+        return layout_of(caches) != layout
+    except UnsupportedCacheError:
+        return True
 
-    The caches allocate as they do for computed keys and values.
+
+def _on_host(slot: Slot, payload: bytearray | memoryview, before: int = 0) -> np.ndarray[Any, Any]:
+    """The array of a slot in a payload whose first `before` bytes are missing; a view."""
+    return np.ndarray(slot.shape, _HOST[slot.dtype], payload, slot.start - before)
+
+
+def restore(payloads: Sequence[memoryview], state: memoryview, form: BlockFormat, caches: Sequence[Any]) -> int:
+    """Fill empty caches with the slices of consecutive blocks from token 0 and the state of the last.
+
+    Returns the tokens restored.
     """
-    dtype = form.layout.dtype
-    joined: list[mx.array] = []
-    for slot in form.slots:
-        parts = [
-            mx.array(np.frombuffer(payload[slot.start : slot.end], _HOST[dtype]).reshape(slot.shape))
-            for payload in payloads
-        ]
-        whole = mx.concatenate(parts, axis=2)
-        joined.append(whole.view(mx.bfloat16) if dtype == "bfloat16" else whole)
-    for number, cache in enumerate(caches):
-        cache.update_and_fetch(joined[2 * number], joined[2 * number + 1])
-    mx.eval([array for cache in caches for array in (cache.keys, cache.values)])
-    return form.tokens * len(payloads)
+    end = form.tokens * len(payloads)
+    slots = iter(form.slots(end))
+    filled: list[mx.array] = []
+    paired = zip(layers.leaves(caches), form.layout.layers, strict=True)
+    for cache, layer in sorted(paired, key=lambda each: each[1].is_state):  # in the order of the slots
+        source, before = ([state], form.slice_bytes) if layer.is_state else (payloads, 0)
+        arrays = [_on_device(next(slots), source, before) for _ in layer.arrays]
+        layers.fill(cache, arrays, end)
+        filled += arrays
+    mx.eval(filled)
+    return end
+
+
+def _on_device(slot: Slot, payloads: Sequence[memoryview], before: int = 0) -> mx.array:
+    """A slot's array out of each payload, joined along the tokens."""
+    parts = [mx.array(_on_host(slot, payload, before)) for payload in payloads]
+    whole = mx.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
+    return whole.view(mx.bfloat16) if slot.dtype == "bfloat16" else whole

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from pomona.workers.prefix import PrefixStore, supports
+from pomona.workers.prefix import PrefixStore
+from pomona.workers.recent import Mark
 from pomona.workers.row import Row
 from pomona.workers.slots import SlotCache, SlotLengths
 
@@ -30,6 +31,8 @@ class Prefill:
         self.restored = 0
         """Tokens that need not be computed, as far as `begin` has found."""
         self.done = 0
+        self._stored = 0  # tokens whose whole blocks were handed to the disk
+        self._marks: list[Mark] = []
 
     @property
     def left(self) -> int:
@@ -37,12 +40,16 @@ class Prefill:
 
     @property
     def nbytes(self) -> int:
-        return sum(cache.nbytes for cache in self.caches)
+        return sum(int(cache.nbytes) for cache in self.caches) + sum(mark.nbytes for mark in self._marks)
 
     @property
     def can_share(self) -> bool:
         """True if its next chunk can be computed together with others'."""
-        return len(self._tokens) <= SHARED_REACH and supports(self.caches)
+        return len(self._tokens) <= SHARED_REACH and self._is_plain
+
+    @property
+    def _is_plain(self) -> bool:
+        return all(type(cache) is KVCache for cache in self.caches)
 
     @property
     def computed(self) -> int:
@@ -55,13 +62,13 @@ class Prefill:
             return
         self._looked_up = True
         self.caches = make_prompt_cache(self._model)
-        self.restored = self.done = self._prefixes.restore(self._tokens, self._salt, self.caches)
+        self.restored = self.done = self._stored = self._prefixes.restore(self._tokens, self._salt, self.caches)
         first = self.rows[0]  # for the others all of the prompt counts as restored
         first.cached_tokens = min(self.restored, len(first.request.prompt))
 
     def waits_for(self, other: "Prefill") -> bool:
         """True if what `other` is about to compute would save this one enough to come after it."""
-        if self._salt != other._salt or not (self._prefixes.keeps_recent and supports(self.caches)):
+        if self._salt != other._salt or not (self._prefixes.keeps_recent and self._is_plain):
             return False
         return shared_beginning(self._tokens, other._tokens) - self.done >= WORTH_WAITING
 
@@ -74,14 +81,26 @@ class Prefill:
         self.rows.append(row)
         row.cached_tokens = min(len(self._tokens), len(row.request.prompt))
 
+    def chunk(self, count: int) -> int:
+        """How many tokens of at most `count` its next forward computes."""
+        return self._prefixes.chunk(self.done, min(self.left, count))
+
     def next_tokens(self, count: int) -> list[int]:
         return self._tokens[self.done : self.done + count]
 
+    def advance(self, count: int) -> None:
+        """The next tokens are computed: hand whole blocks to the disk, so that whatever ends this keeps them."""
+        self.done += count
+        held = self._tokens[: self.done]
+        self._prefixes.store(held, self._salt, self.caches, self._stored)
+        self._stored = self.done
+        mark = self._prefixes.mark(self.caches, self.done)
+        if mark is not None:
+            self._marks.append(mark)
+
     def store(self) -> None:
-        """Hand what was computed to both tiers, also what a cancelled request leaves; it is not written any more."""
-        if self.computed:
-            self._prefixes.store(self._tokens[: self.done], self._salt, self.caches, self.restored)
-        self._prefixes.remember(self._tokens[: self.done], self._salt, self.caches)
+        """Remember what was computed, also what a cancelled request leaves; it is not written any more."""
+        self._prefixes.remember(self._tokens[: self.done], self._salt, self.caches, self._marks)
         for row in self.rows:
             row.stored = self.done
 
@@ -101,7 +120,7 @@ def plan_chunk(prefills: Sequence[Prefill], tokens: int) -> list[Part]:
     """
     first = prefills[0]
     first.begin()
-    parts = [Part(first, min(first.left, tokens))]
+    parts = [Part(first, first.chunk(tokens))]
     if first.left > tokens or not first.can_share:
         return parts
     width = first.left
@@ -137,7 +156,7 @@ def run_chunk(model: Any, parts: Sequence[Part]) -> int:
     else:
         _run_together(model, parts, width)
     for prefill, count in parts:
-        prefill.done += count
+        prefill.advance(count)
     return width * len(parts)
 
 

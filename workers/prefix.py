@@ -11,10 +11,10 @@ from pomona.cache.layout import KVLayout
 from pomona.cache.messages import BlockKey
 from pomona.runtime.control import Roster
 from pomona.runtime.mailbox import now
-from pomona.workers import blocks
-from pomona.workers.block_file import BlockError, BlockFormat
+from pomona.workers import blocks, layers
+from pomona.workers.block_file import BlockError, BlockFormat, BlockPart
 from pomona.workers.blocks import layout_of, supports
-from pomona.workers.recent import RecentPrefixes, copy_prefix
+from pomona.workers.recent import Mark, RecentPrefixes, copy_prefix, take_mark
 from pomona.workers.tiers import TierCounts, TierFigures
 from pomona.workers.writeback import MAX_QUEUED_BYTES, BlockWriter, Pending
 
@@ -78,13 +78,13 @@ class PrefixStore:
     def restore(self, tokens: Sequence[int], salt: str, caches: list[Any]) -> int:
         """Fill empty caches with the longest stored prefix of `tokens`, to the bit as it was computed.
 
-        Returns the tokens restored: any number from the RAM tier, whole blocks from the disk, whichever is more; at
-        most `len(tokens)`. 0 if nothing is stored or the caches are not plain. Raises ValueError for caches that are
-        not empty.
+        Returns the tokens restored: from the disk whole blocks, from the RAM tier any number or, with layers of state,
+        one at which it was marked, whichever is more; at most `len(tokens)`. 0 if nothing is stored or a cache is of
+        no known kind. Raises ValueError for caches that are not empty.
         """
         if not supports(caches):
             return 0
-        if any(cache.offset for cache in caches):
+        if not all(layers.empty(cache) for cache in layers.leaves(caches)):
             raise ValueError("a prefix is restored into empty caches only")
         begin = now()
         hit = self._recent.longest(tokens, salt)
@@ -108,7 +108,7 @@ class PrefixStore:
 
     def _restore_from_disk(self, tokens: Sequence[int], salt: str, caches: list[Any], at_least: int) -> int:
         """As `restore`, where the stored blocks hold more than `at_least` tokens; else 0."""
-        if self._client is None or self._writer is None or len(caches) != len(self._form.layout.layers):
+        if self._client is None or self._writer is None or not self._fits(caches):
             return 0
         if len(tokens) // self._form.tokens * self._form.tokens <= at_least:
             return 0
@@ -120,61 +120,115 @@ class PrefixStore:
         try:
             if len(lease.blocks) * self._form.tokens <= at_least:
                 return 0
-            payloads = self._read(self._client, lease, chained)
+            payloads, state = self._read(self._client, lease, chained)
             stored = len(payloads)
             self._writer.learn(keys[:stored], keys[stored:])
             if stored * self._form.tokens <= at_least:
                 return 0
-            return blocks.restore(payloads, self._form, caches)
+            return blocks.restore(payloads, state, self._form, caches)
         finally:
             self._client.release(lease)
 
-    def remember(self, tokens: Sequence[int], salt: str, caches: list[Any]) -> None:
-        """Keep the KV of `tokens` in memory; the caller must not write to `caches` any more."""
-        if supports(caches) and all(cache.keys is not None for cache in caches):
-            self._recent.remember(tokens, salt, caches)
+    def _fits(self, caches: list[Any]) -> bool:
+        """True if empty caches are of the kinds, in the order, that the layout names."""
+        each, layout = list(layers.leaves(caches)), self._form.layout.layers
+        return len(each) == len(layout) and all(map(layers.fits, each, layout))
+
+    def remember(self, tokens: Sequence[int], salt: str, caches: list[Any], marks: Sequence[Mark] = ()) -> None:
+        """Keep what `caches` hold of `tokens` in memory; with layers of state they stand at the end of `tokens`.
+
+        `marks` are what `mark` gave on the way there.
+        """
+        if supports(caches):
+            self._recent.remember(tokens, salt, caches, marks)
+
+    def mark(self, caches: list[Any], held: int) -> Mark | None:
+        """What layers of state hold behind `held` tokens, for `remember`; None where no prefix ends there."""
+        if not self.keeps_recent or not self._ends_at(held):
+            return None
+        return take_mark(caches, held)
+
+    def _ends_at(self, held: int) -> bool:
+        return self._form.layout.has_state and held % self._form.tokens == 0
+
+    def chunk(self, done: int, count: int) -> int:
+        """How many of the next `count` tokens behind `done` one forward may compute.
+
+        State can be taken only where a forward ends, so with layers of state none goes beyond the end of a block.
+        """
+        if not self._form.layout.has_state or (self._writer is None and not self.keeps_recent):
+            return count
+        return min(count, self._form.tokens - done % self._form.tokens)
 
     def forget(self) -> None:
         """Empty the RAM tier, and count anew."""
         self._recent.clear()
         self._counts.reset()
 
-    def _read(self, client: CacheClient, lease: Lease, chained: Sequence[BlockKey]) -> list[memoryview]:
-        """The payloads up to the first bad block, which is rejected; `chained` is the root and the keys."""
-        payloads: list[memoryview] = []
-        for parent, key, stored in zip(chained, chained[1:], lease.blocks, strict=False):
+    def _read(
+        self, client: CacheClient, lease: Lease, chained: Sequence[BlockKey]
+    ) -> tuple[list[memoryview], memoryview]:
+        """The slices of the blocks up to the first bad one, which is rejected, and the state of the last of them.
+
+        `chained` is the root and the keys.
+        """
+
+        def part(index: int, which: BlockPart) -> memoryview | None:
+            parent, key = chained[index : index + 2]
             try:
-                if stored.key != key:
-                    raise BlockError(f"the service answered with block {stored.key.hex()}")
-                payloads.append(self._form.read(Path(stored.path), key, parent))
+                if lease.blocks[index].key != key:
+                    raise BlockError(f"the service answered with block {lease.blocks[index].key.hex()}")
+                path = Path(lease.blocks[index].path)
+                return self._form.read(path, key, parent, (index + 1) * self._form.tokens, which)
             except BlockError as error:
-                log.warning("block-bad path=%s reason=%r", stored.path, str(error))
+                log.warning("block-bad path=%s reason=%r", lease.blocks[index].path, str(error))
                 client.reject(key, str(error))
+                return None
+
+        payloads: list[memoryview] = []
+        for index in range(len(lease.blocks)):
+            payload = part(index, "slices")
+            if payload is None:
                 break
-        return payloads
+            payloads.append(payload)
+        while payloads and self._form.layout.has_state:
+            state = part(len(payloads) - 1, "state")
+            if state is not None:
+                return payloads, state
+            payloads.pop()
+        return payloads, memoryview(b"")
 
     def wants(self, stored: int, held: int) -> bool:
         """True if a row that holds `held` tokens, of which `stored` were handed over before, has more to store."""
         if self.keeps_recent and held > stored:
             return True
-        return self._writer is not None and held // self._form.tokens > stored // self._form.tokens
+        if self._writer is None or (self._form.layout.has_state and not self._ends_at(held)):
+            return False
+        return held // self._form.tokens > stored // self._form.tokens
 
     def store(self, tokens: Sequence[int], salt: str, caches: list[Any], start: int) -> None:
         """Queue the whole blocks of `tokens` that `caches` hold, from the block of token `start` on.
 
-        Blocks that are stored already are passed over. What the queue cannot take is dropped and counted. The caches
-        may change as soon as this returns.
+        With layers of state, which stand at the end of `tokens`, that is the block that ends there, or none. Blocks
+        that are stored already are passed over. What the queue cannot take is dropped and counted. The caches may
+        change as soon as this returns.
         """
         if self._writer is None or not supports(caches):
             return
         size = self._form.tokens
-        held = min(len(tokens), *(cache.offset for cache in caches))
-        chained = self.keys_of(tokens[:held], salt)
+        if self._form.layout.has_state:
+            if not tokens or len(tokens) % size:
+                return
+            start = max(start, len(tokens) - size)
+        else:
+            tokens = tokens[: min(cache.offset for cache in layers.leaves(caches))]
+        chained = self.keys_of(tokens, salt)
         for block in range(max(0, start) // size, len(chained) - 1):
             parent, key = chained[block], chained[block + 1]
             if not self._writer.wants(key):
                 continue
-            if not self._writer.has_room():
+            end = (block + 1) * size
+            if not self._writer.has_room(end):
                 self._writer.drop(sum(self._writer.wants(key) for key in chained[block + 1 :]))
                 return
             begin = now()
@@ -184,7 +238,7 @@ class PrefixStore:
                 log.warning("blocks-not-stored reason=%r", str(error))
                 self._writer.drop(1)
                 return
-            self._writer.put(Pending(key, parent, payload))
+            self._writer.put(Pending(key, parent, payload, end))
             self._counts.stored(now() - begin)
 
     def close(self, deadline_s: float) -> None:

@@ -14,23 +14,29 @@ from pomona.cache.layout import KVLayout
 from pomona.config import Config
 from pomona.runtime.mailbox import Peer
 from pomona.workers import device
+from pomona.workers.layers import UnsupportedCacheError
 from pomona.workers.models.fingerprint import tokenizer_digest, weights_digest
 from pomona.workers.prefix import PrefixStore, layout_of
 from pomona.workers.recent import RecentPrefixes
 
 log = logging.getLogger(__name__)
 
+PROBES = (1, 5)
+"""Tokens of the forwards that show the layout."""
+
 
 def open_prefix_store(me: Peer, config: Config, folder: Path, model: Any) -> PrefixStore:
-    """The store of one worker; it keeps nothing where the tier is off or the model's caches are not plain."""
-    layout = _probe_layout(model)
+    """The store of one worker; it keeps nothing where a cache of the model is of a kind that cannot be restored."""
+    try:
+        layout = _probe_layout(model)
+    except UnsupportedCacheError as error:
+        log.info("prefix-cache-off model=%s reason=%r", folder.name, str(error))
+        nothing = KVLayout(())
+        return PrefixStore(None, _fingerprint(nothing, "", "", 1).root, nothing, 1)
     recent = RecentPrefixes(config.cache.ram_bytes)
-    if not config.cache.enabled or layout is None:
-        if config.cache.enabled:
-            log.info("prefix-cache-off model=%s reason=%r", folder.name, "a layer's cache is not a plain KV cache")
-        layout = layout or KVLayout("float32", ())
-        return PrefixStore(None, _fingerprint(layout, "", "", 1).root, layout, 1, recent)
     block_tokens = layout.block_tokens(config.cache.block_bytes)
+    if not config.cache.enabled:
+        return PrefixStore(None, _fingerprint(layout, "", "", block_tokens).root, layout, block_tokens, recent)
     fingerprint = _fingerprint(layout, weights_digest(folder).hex(), tokenizer_digest(folder).hex(), block_tokens)
     return PrefixStore(CacheClient(config.cache_endpoint, me), fingerprint.root, layout, block_tokens, recent)
 
@@ -42,9 +48,18 @@ def _fingerprint(layout: KVLayout, weights: str, tokenizer: str, block_tokens: i
     return Fingerprint(weights, tokenizer, layout, block_tokens, engine=engine)
 
 
-def _probe_layout(model: Any) -> KVLayout | None:
-    """One token through fresh caches shows what they hold."""
+def _probe_layout(model: Any) -> KVLayout:
+    """What fresh caches hold after a token, which must be of the same form after a few more.
+
+    Raises UnsupportedCacheError.
+    """
     caches = make_prompt_cache(model)
-    model(mx.array([[0]], dtype=mx.int32), cache=caches)
-    mx.eval([cache.state for cache in caches])
-    return layout_of(caches)
+    layouts = []
+    for tokens in PROBES:
+        model(mx.zeros((1, tokens), dtype=mx.int32), cache=caches)
+        mx.eval([cache.state for cache in caches])
+        layouts.append(layout_of(caches))
+    for number, (first, later) in enumerate(zip(layouts[0].layers, layouts[-1].layers, strict=True)):
+        if first != later:
+            raise UnsupportedCacheError(f"cache {number}: its arrays change their form with the tokens")
+    return layouts[0]

@@ -23,6 +23,8 @@ class Pending(NamedTuple):
     key: BlockKey
     parent: BlockKey
     payload: bytearray
+    end: int
+    """Tokens up to the block's last."""
 
 
 class BlockWriter:
@@ -54,11 +56,11 @@ class BlockWriter:
         with self._changed:
             return key not in self._known and key not in self._waiting
 
-    def has_room(self) -> bool:
-        """True if one more block would be queued and has a chance to be stored."""
+    def has_room(self, end: int) -> bool:
+        """True if one more block, which ends at token `end`, would be queued and has a chance to be stored."""
         with self._changed:
             open_now = not self._closed and time.monotonic() >= self._paused_until
-            return open_now and self._bytes + self._form.payload_bytes <= self._max_bytes
+            return open_now and self._bytes + self._form.payload_bytes(end) <= self._max_bytes
 
     def put(self, pending: Pending) -> None:
         with self._changed:
@@ -136,7 +138,7 @@ class BlockWriter:
         """None if the block was stored by this call."""
         if pending.parent in self._lost:
             return Refusal("its parent was dropped")
-        header = self._form.header(pending.key, pending.parent, pending.payload)
+        header = self._form.header(pending.key, pending.parent, pending.payload, pending.end)
         grant = self._client.reserve(pending.key, pending.parent, len(header) + len(pending.payload))
         if isinstance(grant, Refusal):
             return grant

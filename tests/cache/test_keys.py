@@ -7,16 +7,17 @@ from hypothesis import strategies as st
 
 from pomona.cache.block import Block
 from pomona.cache.keys import Fingerprint, chain
-from pomona.cache.layout import KVLayout, LayerLayout
+from pomona.cache.layout import LARGEST_BLOCK, ArrayLayout, KVLayout, LayerLayout, plain
 from pomona.cache.messages import BlockKey
 
-LAYOUT = KVLayout("float16", (LayerLayout(2, 8, 8), LayerLayout(2, 8, 8)))
+LAYOUT = KVLayout((plain(2, 8, 8, "float16"), plain(2, 8, 8, "float16")))
+STATE = LayerLayout("arrays", (ArrayLayout("state0", "float32", (1, 4, 16, 16)),))
 PRINT = Fingerprint("weights", "tokenizer", LAYOUT, 16)
 ROOT = PRINT.root("")
 GOLDEN = [
-    "5a1b00b0a9834aee66505dd2031d22d43f5f50aaf553a5375f5431fe7aedbcbc",
-    "d7d7b0c18d6264c0749ab87631d3f005f71c3ea47a018c00bedc9ae2bd290361",
-    "0bd43467a8f607e0e41b6a974e951895cf25d00892b1916faa27ad79fce53147",
+    "aa77ff9bdc98d2f31279bfb74b6576be80dcb48de2f47a3f67ab015fbd44cce9",
+    "07b66a142d3c96ad6d235f0695a84dd42b0155763e017ac2c622e52a68c0808e",
+    "58268b1ff1dade53ca1819c787ba11202d1f1b763204533cdce8ee0c1246ea49",
 ]
 """The root above and the two blocks of tokens 0 to 31; files that stand on disks are named so."""
 
@@ -27,7 +28,7 @@ def test_keys_are_the_same_in_every_version_and_process() -> None:
     assert [ROOT.hex(), *(key.hex() for key in chain(ROOT, range(40), 16))] == GOLDEN
     code = (
         "from pomona.cache.keys import *; from pomona.cache.layout import *;"
-        "r = Fingerprint('weights', 'tokenizer', KVLayout('float16', (LayerLayout(2, 8, 8),) * 2), 16).root('');"
+        "r = Fingerprint('weights', 'tokenizer', KVLayout((plain(2, 8, 8, 'float16'),) * 2), 16).root('');"
         "print(r.hex(), *(k.hex() for k in chain(r, range(40), 16)))"
     )
     there = subprocess.run(
@@ -49,11 +50,16 @@ def test_keys_are_the_same_in_every_version_and_process() -> None:
         PRINT._replace(adapter="lora"),
         PRINT._replace(engine="mlx 2"),
         PRINT._replace(block_tokens=32),
-        PRINT._replace(layout=LAYOUT._replace(dtype="bfloat16")),
+        PRINT._replace(layout=KVLayout((plain(2, 8, 8, "bfloat16"),) * 2)),
         PRINT._replace(layout=LAYOUT._replace(layers=LAYOUT.layers[:1])),
-        PRINT._replace(layout=LAYOUT._replace(layers=(LayerLayout(4, 8, 8), LAYOUT.layers[1]))),
-        PRINT._replace(layout=LAYOUT._replace(layers=(LayerLayout(2, 4, 8), LAYOUT.layers[1]))),
-        PRINT._replace(layout=LAYOUT._replace(layers=(LayerLayout(2, 8, 4), LAYOUT.layers[1]))),
+        PRINT._replace(layout=LAYOUT._replace(layers=(plain(4, 8, 8, "float16"), LAYOUT.layers[1]))),
+        PRINT._replace(layout=LAYOUT._replace(layers=(plain(2, 4, 8, "float16"), LAYOUT.layers[1]))),
+        PRINT._replace(layout=LAYOUT._replace(layers=(plain(2, 8, 4, "float16"), LAYOUT.layers[1]))),
+        *(
+            PRINT._replace(layout=KVLayout((LAYOUT.layers[0]._replace(**change), LAYOUT.layers[1])))
+            for change in ({"kind": "rotating"}, {"span": 1}, {"group_size": 1}, {"bits": 1}, {"arrays": ()})
+        ),
+        PRINT._replace(layout=KVLayout((STATE, *LAYOUT.layers))),
         PRINT._replace(weights="weightst", tokenizer="okenizer"),
         PRINT._replace(weights="", adapter="weights"),
     ],
@@ -125,6 +131,25 @@ def test_other_names_are_no_blocks(name: str) -> None:
     [(30, 8 << 20, 128), (30, 46080 * 256, 256), (30, 46080 * 256 - 1, 128), (30, 1, 16), (1, 1 << 40, 512)],
 )
 def test_a_block_is_the_largest_power_of_two_that_fits(layers: int, block_bytes: int, tokens: int) -> None:
-    layout = KVLayout("float32", (LayerLayout(3, 64, 64),) * layers)
+    layout = KVLayout((plain(3, 64, 64),) * layers)
     assert layout.token_bytes == 1536 * layers
     assert layout.block_tokens(block_bytes) == tokens
+
+
+def test_a_block_with_a_large_state_grows_until_its_slices_weigh_as_much() -> None:
+    slices = (plain(3, 64, 64),) * 30  # 46,080 bytes a token
+    for tokens in (16, 64, 512):
+        state = LayerLayout("arrays", (ArrayLayout("state0", "float16", (1, 46080 // 2 * tokens)),))
+        layout = KVLayout((*slices, state))
+        assert layout.state_bytes(7) == layout.state_bytes(10**6) == 46080 * tokens
+        assert layout.block_tokens(0) == tokens
+        assert layout.block_tokens(46080 * (tokens + 256)) == max(tokens, 256), "what the state leaves of the size"
+    window = KVLayout((*slices, plain(3, 64, 64)._replace(kind="rotating", span=30 * 64)))
+    assert [window.state_bytes(end) for end in (1, 64, 10**6)] == [1536, 1536 * 64, 46080 * 64]
+    assert window.has_state
+    assert window.token_bytes == 46080
+    assert not KVLayout(slices).has_state
+
+
+def test_a_model_of_state_alone_has_the_largest_blocks() -> None:
+    assert KVLayout((STATE,)).block_tokens(1) == LARGEST_BLOCK

@@ -6,19 +6,21 @@ from pathlib import Path
 
 from pomona.cache.disk import BlockFolder
 from pomona.cache.index import Owner
-from pomona.cache.layout import KVLayout, LayerLayout
+from pomona.cache.layout import KVLayout, plain
 from pomona.cache.messages import BlockKey, Commit, Reserve, Reserved
 from pomona.cache.service import CacheService
 from pomona.config import CacheConfig
 from pomona.workers.block_file import BlockFormat, write
 
-FORM = BlockFormat(KVLayout("bfloat16", (LayerLayout(2, 64, 64),) * 4), 128)
-QUOTA = 8 * FORM.payload_bytes
+BLOCK = 128
+FORM = BlockFormat(KVLayout((plain(2, 64, 64, "bfloat16"),) * 4), BLOCK)
+PAYLOAD_BYTES = FORM.payload_bytes(BLOCK)
+QUOTA = 8 * PAYLOAD_BYTES
 
 
 def block(number: int) -> tuple[BlockKey, BlockKey, bytes]:
     """Key, parent and payload of a block; from 1 on each is behind the one before."""
-    payload = random.Random(number).randbytes(FORM.payload_bytes)
+    payload = random.Random(number).randbytes(PAYLOAD_BYTES)
     return BlockKey(number.to_bytes(32, "little")), BlockKey((number - 1).to_bytes(32, "little")), payload
 
 
@@ -30,7 +32,7 @@ def main(folder: Path, number: int) -> None:
         key, parent, payload = block(number)
         # Every fourth block starts a new chain, so that there is always something to evict.
         behind = parent if number % 4 else BlockKey(bytes(32))
-        header = FORM.header(key, behind, payload)
+        header = FORM.header(key, behind, payload, BLOCK)
         granted = service.handle(owner, Reserve(1, key, behind, len(header) + len(payload)), 0.0)
         assert isinstance(granted, Reserved)
         assert granted.path is not None, granted.reason

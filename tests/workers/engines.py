@@ -44,7 +44,7 @@ def tiny(family: str = "llama") -> Loaded:
 def in_memory(ram_bytes: int) -> PrefixStore:
     """A store without a disk; it keeps recent KV in so many bytes."""
     root = BlockKey(b"root")
-    return PrefixStore(None, lambda salt: root, KVLayout("float32", ()), 1, RecentPrefixes(ram_bytes))
+    return PrefixStore(None, lambda salt: root, KVLayout(()), 1, RecentPrefixes(ram_bytes))
 
 
 def make_engine(

@@ -10,7 +10,7 @@ from pomona.cache.client import CacheClient
 from pomona.runtime.control import ActorName, ActorStatus, Roster
 from pomona.runtime.mailbox import Peer
 from pomona.workers.writeback import BlockWriter, Pending
-from tests.workers.endless_writer import FORM, block
+from tests.workers.endless_writer import BLOCK, FORM, block
 
 
 def main(endpoint: str, incarnation: int, limit: int, blocks: int) -> None:
@@ -20,7 +20,7 @@ def main(endpoint: str, incarnation: int, limit: int, blocks: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     for number in range(1, 1 + blocks):
         key, parent, payload = block(number)
-        writer.put(Pending(key, parent, bytearray(payload)))
+        writer.put(Pending(key, parent, bytearray(payload), BLOCK))
     assert writer.close(20.0)
     client.close()
     print(writer.stored, writer.dropped)

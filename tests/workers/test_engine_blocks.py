@@ -34,7 +34,6 @@ def engine_of(house: CacheHouse, name: str = "worker:m", model: Any = None) -> I
     caches = make_prompt_cache(tiny().model)
     tiny().model(mx.array([[1]]), cache=caches)
     layout = layout_of(caches)
-    assert layout is not None
     client = CacheClient(house.config.cache_endpoint, Peer(name, 1), timeout_s=DEADLINE_S)
     store = PrefixStore(client, Fingerprint("w", "t", layout, BLOCK).root, layout, BLOCK)
     store.on_roster(house.roster())

@@ -9,7 +9,7 @@ import pytest
 from pomona.cache.block import Block
 from pomona.cache.disk import BlockFolder
 from pomona.workers.block_file import BlockError
-from tests.workers.endless_writer import FORM, QUOTA, block
+from tests.workers.endless_writer import BLOCK, FORM, QUOTA, block
 
 
 def killed_at_a_random_moment(folder: Path, number: int, rng: random.Random) -> int:
@@ -43,7 +43,7 @@ def verified(folder: Path) -> set[int]:
     for one in found:
         number = int.from_bytes(one.key, "little")
         key, _, payload = block(number)
-        assert FORM.read(disk.path(one), key, one.parent) == payload
+        assert FORM.read(disk.path(one), key, one.parent, BLOCK) == payload
         numbers.add(number)
     return numbers
 
@@ -77,7 +77,7 @@ def test_a_file_cut_short_by_a_power_loss_is_put_aside_or_refused(tmp_path: Path
     key, _, payload = block(int.from_bytes(first.key, "little"))
     path.write_bytes(path.read_bytes()[: -len(payload) // 2] + bytes(len(payload) // 2))
     with pytest.raises(BlockError, match="checksum"):
-        FORM.read(path, key, first.parent)
+        FORM.read(path, key, first.parent, BLOCK)
     path.write_bytes(path.read_bytes()[:-1])
     again = BlockFolder(folder, QUOTA)
     assert set(again.open()) == set(others)

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.llama import Model, ModelArgs
 
 from pomona.cache.client import CacheClient
@@ -54,9 +54,7 @@ def bits(caches: list[Any], tokens: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def layout(model: Model) -> KVLayout:
-    layout = layout_of(prefilled(model, [1]))
-    assert layout is not None
-    return layout
+    return layout_of(prefilled(model, [1]))
 
 
 @pytest.fixture
@@ -270,14 +268,20 @@ def test_what_leaves_the_quota_is_stored_again_when_it_is_needed(
         assert sum(path.stat().st_size for path in block_files(house)) <= 7 * size
 
 
-def test_caches_that_cannot_be_cut_are_left_alone(store: PrefixStore, model: Model) -> None:
+def test_caches_of_other_kinds_than_the_layout_names_are_left_alone(store: PrefixStore, model: Model) -> None:
     store.store(TOKENS, "", prefilled(model, TOKENS), 0)
     settled(store, 6)
-    rotating = [RotatingKVCache(max_size=32) for _ in range(2)]
-    assert not supports(rotating)
-    assert store.restore(TOKENS, "", rotating) == 0
-    store.store(TOKENS, "other", rotating, 0)
-    assert store.restore(TOKENS, "", [KVCache()]) == 0, "another number of layers"
+    for others in (
+        [RotatingKVCache(max_size=32) for _ in range(2)],
+        [KVCache(), RotatingKVCache(max_size=32)],
+        [KVCache()],
+        [CacheList(KVCache()), KVCache(), KVCache()],
+        [BatchKVCache([0]), KVCache()],
+    ):
+        assert store.restore(TOKENS, "", others) == 0
+        store.store(TOKENS, "other", others, 0)
+        assert all(cache.empty() for cache in others)
+    assert restored(store, model, TOKENS, "other") == 0
     assert (store.stored_blocks, store.dropped_blocks) == (6, 0)
 
 

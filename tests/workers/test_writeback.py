@@ -10,7 +10,7 @@ from pomona.cache.client import CacheClient
 from pomona.cache.messages import BlockKey
 from pomona.workers.writeback import MAX_KNOWN, BlockWriter, Pending
 from tests.cache.house import DEADLINE_S, CacheHouse, until
-from tests.workers.endless_writer import FORM, block
+from tests.workers.endless_writer import BLOCK, FORM, PAYLOAD_BYTES, block
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def client(house: CacheHouse) -> Iterator[CacheClient]:
 
 def pending(number: int) -> Pending:
     key, parent, payload = block(number)
-    return Pending(key, parent, bytearray(payload))
+    return Pending(key, parent, bytearray(payload), BLOCK)
 
 
 def test_what_is_queued_at_the_end_is_still_written(client: CacheClient) -> None:
@@ -36,7 +36,7 @@ def test_what_is_queued_at_the_end_is_still_written(client: CacheClient) -> None
         writer.put(pending(number))
     assert writer.close(DEADLINE_S)
     assert (writer.stored, writer.dropped) == (8, 0)
-    assert not writer.has_room()
+    assert not writer.has_room(BLOCK)
     until(lambda: (stats := client.stats()) is not None and stats.blocks == 8, "the commits")
 
 
@@ -52,7 +52,7 @@ def test_the_end_does_not_wait_for_a_silent_service(house: CacheHouse) -> None:
 
 def test_a_block_behind_a_dropped_one_is_dropped(tmp_path: Path) -> None:
     """The quota holds one block; its child would need it evicted, and the child's child could never be reached."""
-    with CacheHouse(tmp_path / "kv", max_bytes=FORM.payload_bytes + 4096) as house, house.client() as client:
+    with CacheHouse(tmp_path / "kv", max_bytes=PAYLOAD_BYTES + 4096) as house, house.client() as client:
         writer = BlockWriter(client, FORM)
         for number in (1, 2, 3):
             writer.put(pending(number))
@@ -96,13 +96,13 @@ def test_what_is_known_is_bounded(client: CacheClient) -> None:
 def test_after_a_refusal_nothing_is_taken_until_the_service_is_another(house: CacheHouse, client: CacheClient) -> None:
     client.on_roster(house.roster("dead"))
     writer = BlockWriter(client, FORM)
-    assert writer.has_room()
+    assert writer.has_room(BLOCK)
     writer.put(pending(1))
     until(lambda: writer.dropped == 1, "the refusal")
-    assert not writer.has_room()
+    assert not writer.has_room(BLOCK)
     assert writer.wants(pending(1).key)
     writer.unlearn()
-    assert writer.has_room()
+    assert writer.has_room(BLOCK)
     assert writer.close(DEADLINE_S)
 
 
