@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from pomona.config import Config
 from pomona.gateway.app import create_app
+from pomona.gateway.cache_figures import CacheFigures
 from pomona.gateway.catalog import Catalog
 from pomona.gateway.closing import Closing
 from pomona.gateway.metrics import Metrics
@@ -19,7 +20,7 @@ from pomona.gateway.services import Services
 from pomona.gateway.stored import StoredResponses
 from pomona.runtime.actor import ActorFailure, ActorSpec
 from pomona.runtime.control import Roster, Stop
-from pomona.runtime.mailbox import AsyncMailbox, Mailbox, now
+from pomona.runtime.mailbox import AsyncMailbox, Mailbox, Peer, now
 from pomona.scheduler.client import SchedulerClient
 
 LAST_WORDS_S = 2.0
@@ -48,6 +49,10 @@ class GatewayActor:
         control = AsyncMailbox(mailbox)
         client = SchedulerClient(control, self._config.scheduler_endpoint)
         await client.on_roster(mailbox.roster)
+        cache = None
+        if self._config.cache.enabled:
+            me = Peer(self._spec.name, self._spec.incarnation)
+            cache = CacheFigures(self._config.cache_endpoint, me, lambda: mailbox.roster)
         services = Services(
             config=self._config,
             source=client,
@@ -57,6 +62,7 @@ class GatewayActor:
             stored=StoredResponses(),
             roster=lambda: mailbox.roster,
             started=now(),
+            cache=cache,
         )
         server = HttpServer(create_app(services), listening, on_started=lambda: mailbox.ready(_where(listening)))
         tasks = [
@@ -73,6 +79,8 @@ class GatewayActor:
                 task.cancel()
             await asyncio.gather(stop, *tasks, return_exceptions=True)
             services.catalog.close()
+            if cache is not None:
+                cache.close()
 
 
 class HttpServer:

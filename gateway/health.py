@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from pomona import __version__
 from pomona.gateway.body import JsonObject, JsonValue, encode_json
+from pomona.gateway.cache_figures import CacheCollector
 from pomona.gateway.intake import services_of
 from pomona.gateway.services import Services
 from pomona.runtime.mailbox import now
@@ -82,6 +83,7 @@ async def status(http: HttpRequest) -> Response:
             "actors": actors,
             "models": _models(services),
             "scheduler": None if stats is None else _work(stats),
+            "cache": await _cache(services),
         }
     )
 
@@ -89,7 +91,10 @@ async def status(http: HttpRequest) -> Response:
 @router.get("/metrics")
 async def metrics(http: HttpRequest) -> Response:
     services = services_of(http)
-    return Response(services.metrics.render(await _stats(services)), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    stats, others = await _stats(services), []
+    if services.cache is not None:
+        others.append(CacheCollector(await services.cache.ask()))
+    return Response(services.metrics.render(stats, *others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 async def _stats(services: Services) -> Stats | None:
@@ -133,6 +138,13 @@ def _work(stats: Stats) -> JsonObject:
         "worker_deaths": stats.worker_deaths,
         "workers": workers,
     }
+
+
+async def _cache(services: Services) -> JsonValue:
+    stats = await services.cache.ask() if services.cache is not None else None
+    if stats is None:
+        return None
+    return {"enabled": stats.enabled, "detail": stats.detail, "blocks": stats.blocks, "bytes": stats.bytes}
 
 
 def _json(body: JsonObject, status: int = 200) -> Response:

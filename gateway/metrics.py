@@ -57,10 +57,11 @@ class Metrics:
             "pomona_gateway_disconnects", "Clients that left before their answer ended.", registry=self.registry
         )
 
-    def render(self, stats: Stats | None) -> bytes:
+    def render(self, stats: Stats | None, *others: Collector) -> bytes:
         """The exposition text; `stats` is None while the scheduler does not answer."""
         scrape = CollectorRegistry()
-        scrape.register(SchedulerCollector(stats))
+        for collector in (SchedulerCollector(stats), *others):
+            scrape.register(collector)
         return generate_latest(self.registry) + generate_latest(scrape)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pomona.config import Config
+from pomona.gateway.cache_figures import CacheFigures
 from pomona.gateway.catalog import Catalog
 from pomona.gateway.closing import Closing
 from pomona.gateway.metrics import Metrics
@@ -24,3 +25,5 @@ class Services:
     """All actors as the supervisor last told."""
     started: float
     """When the gateway came up, on the clock of `now()`."""
+    cache: CacheFigures | None = None
+    """None where no cache service runs."""

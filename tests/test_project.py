@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pomona.cache.messages import CacheStats
 from pomona.config import Config
 from pomona.config_keys import config_keys
+from pomona.gateway.cache_figures import CacheCollector
 from pomona.gateway.metrics import Metrics
 from pomona.scheduler.messages import Stats, WorkerSnapshot
 from pomona.settings import INTERNAL
@@ -189,7 +191,8 @@ def test_the_metrics_that_are_documented_exist() -> None:
     metrics.ttft.labels("a").observe(1)
     metrics.gap.labels("a").observe(1)
     stats = Stats(0, 0, 0, 0, 0, 0, {"queue_full": 1}, 0, 0, (worker,))
-    exposed = set(re.findall(r"(?m)^(pomona_\w+)", metrics.render(stats).decode()))
+    cache = CacheStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    exposed = set(re.findall(r"(?m)^(pomona_\w+)", metrics.render(stats, CacheCollector(cache)).decode()))
     exposed |= {name.removesuffix("_count") for name in exposed}
     named = set(re.findall(r"pomona_(?:gateway|scheduler|worker|cache)_\w+", (ROOT / "docs/operations.md").read_text()))
     assert named

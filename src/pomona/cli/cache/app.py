@@ -21,9 +21,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 
 @cache_app.command()
 def stats(folder: FolderOption = None, config: ConfigOption = None, json: JsonOption = False) -> int:
-    """Show how much is stored, in all and for each root (a model, its settings and a tenant).
+    """Show how much is stored.
 
-    Works beside a running server.
+    In all and for each root, which stands for a model, its settings and a tenant. Works beside a running server.
     """
     from pomona.cli.cache.place import resolve
     from pomona.cli.cache.show import show_stats
@@ -50,9 +50,9 @@ def verify(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Read every stored block and move bad ones to quarantine.
+    """Read all blocks, move bad ones to quarantine.
 
-    The exit code is 1 if one is bad.
+    The exit code is 1 if one is bad. The server must be stopped.
     """
     from pomona.cli.cache.place import resolve
     from pomona.cli.cache.verify import run
@@ -67,7 +67,10 @@ def clear(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Delete all stored blocks, and those in quarantine; the server must be stopped."""
+    """Delete all stored blocks.
+
+    Those in quarantine too. The server must be stopped.
+    """
     from pomona.cli.cache.clear import run
     from pomona.cli.cache.place import resolve
 
@@ -85,9 +88,11 @@ def export_blocks(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Pack stored blocks into a file, to be imported on another machine; without --key, all of them.
+    """Pack stored blocks into a file.
 
-    What is computed by another model, device or version there is never asked for. Works beside a running server.
+    Without --key all of them, to be imported on another machine. There they are of use to the same model on the same
+    kind of device with the same versions of MLX and mlx-lm, and never asked for by another. Works beside a running
+    server.
     """
     from pomona.cli.cache.carry import pack
     from pomona.cli.cache.place import resolve
@@ -102,9 +107,10 @@ def import_blocks(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Store the blocks of an exported file, each checked first; the server must be stopped.
+    """Store the blocks of an exported file.
 
-    The quota holds: what was not used for longest makes room. The exit code is 1 if a block was refused.
+    Each is checked first. The quota holds: what was not used for longest makes room. The exit code is 1 if a block was
+    refused. The server must be stopped.
     """
     from pomona.cli.cache.carry import unpack
     from pomona.cli.cache.place import resolve
