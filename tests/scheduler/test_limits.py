@@ -1,5 +1,7 @@
 """Bounds on clients, prompts and time, and the preemption of what runs, through the core."""
 
+import pytest
+
 from pomona.runtime.mailbox import Peer
 from pomona.runtime.wire import replace
 from pomona.scheduler.messages import Cancelled, CancelRequest, Events, GatewayHello, Refused, Submit
@@ -7,6 +9,9 @@ from pomona.workers.kv_cost import KVCost
 from pomona.workers.messages import Assign, Cancel, Dropped, Stepped, WorkerReady, WorkerStats
 from tests.scheduler.rows import event, request
 from tests.scheduler.test_core import READY, A, B, Desk, G, W, X, running
+
+pytestmark = pytest.mark.timeout(20)
+"""A plan that never has said all would keep the core going without end."""
 
 
 def refused(said: list[tuple[Peer, object]]) -> Refused:
@@ -192,6 +197,34 @@ def test_a_request_that_is_submitted_anew_while_it_is_preempted_runs_as_submitte
     desk.hear(G, Submit(request("b", priority=0)))
     desk.hear(G, Submit(request("a", priority=-1), resumed=True))
     assert [type(message) for _, message in desk.hear(W, Dropped(A))] == [Assign]
+    assert balanced(desk)
+
+
+def test_a_preempted_request_that_then_waits_too_long_keeps_what_it_got_and_is_told_so() -> None:
+    desk = Desk(max_waiting_s=10, progress_timeout_s=1000)
+    desk.hear(G, GatewayHello())
+    desk.hear(W, replace(READY, max_running=1))
+    low = request("a", priority=5)
+    desk.hear(G, Submit(low))
+    first = event(low, 0, 3)
+    assert desk.hear(W, Stepped((first,), WorkerStats())) == [(G, Events((first,)))]
+    desk.now = 50.0
+    desk.hear(G, Submit(request("b", priority=0)))
+    desk.now = 55.0
+    assert desk.hear(W, Dropped(A)) == [(W, Assign(request("b", priority=0)))]
+    desk.now = 64.9
+    assert desk.said() == [], "its wait begins when its row is taken from it"
+    desk.now = 65.0
+    why = refused(desk.said())
+    assert (why.id, why.kind) == (A, "waited_too_long")
+    assert "waited 10 s" in why.message
+    assert "10 s (scheduler.max_waiting_s)" in why.message
+    assert 1 <= (why.retry_after_s or 0) <= 120
+    assert list(desk.core.state.jobs) == [B]
+    assert desk.hear(W, Stepped((event(request("b"), 0, 8),), WorkerStats())) != []
+    assert desk.core.idle
+    stats = desk.stats()
+    assert (stats.preempted, stats.finished, stats.refused) == (1, 1, {"waited_too_long": 1})
     assert balanced(desk)
 
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.scheduler.admission import refusal
-from pomona.scheduler.plan import Condemn, Dispatch, Refuse, next_deadline, plan
+from pomona.scheduler.plan import Condemn, Dispatch, Expire, Refuse, next_deadline, plan
 from tests.scheduler.rows import request
 from tests.scheduler.simulator import check
-from tests.scheduler.states import GATEWAY, LIMITS, carry_out, dispatched, ready, state_of, wait
+from tests.scheduler.states import GATEWAY, LIMITS, carry_out, dispatched, drop, ready, state_of, wait
 
 
 def test_the_oldest_goes_first_and_only_as_many_as_there_are_rows() -> None:
@@ -144,6 +144,27 @@ def test_a_silent_worker_with_work_is_condemned_and_gets_nothing() -> None:
     assert isinstance(command, Condemn)
     assert command.worker == worker.peer
     assert "1 requests" in command.reason
+
+
+@pytest.mark.parametrize("afterwards", ["acknowledge", "silence", "refuse"])
+def test_a_request_that_is_ending_is_not_ended_again_when_its_time_is_over(afterwards: str) -> None:
+    state = state_of(max_total_s=10)
+    worker = ready(state)
+    state.assign(wait(state, "a"), worker, 0.0)
+    drop(state, "a", 9.0, afterwards)
+    assert plan(state, 9.0) == plan(state, 11.0) == ()
+    assert next_deadline(state, 11.0) == 39.0, "only its worker is awaited"
+
+
+def test_a_request_that_is_to_run_again_ends_when_its_time_is_over() -> None:
+    state = state_of(max_total_s=10)
+    worker = ready(state)
+    state.assign(wait(state, "a"), worker, 0.0)
+    drop(state, "a", 9.0, "again")
+    (command,) = plan(state, 10.0)
+    assert isinstance(command, Expire)
+    carry_out(state, (command,), 10.0)
+    assert plan(state, 10.0) == ()
 
 
 def test_an_idle_worker_may_be_silent_for_ever() -> None:
