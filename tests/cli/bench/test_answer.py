@@ -39,6 +39,7 @@ def test_moments_of_text_make_ttft_tpot_and_gaps() -> None:
         prompt_tokens=7,
         completion_tokens=5,
         finish="stop",
+        text="One two three",
     )
     assert outcome.ttft == 0.5
     assert outcome.tpot == (102.5 - 100.5) / 4

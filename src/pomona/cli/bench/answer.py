@@ -24,6 +24,9 @@ class Answer:
     finish: str
     lag: float = 0.0
     """Seconds between `started` and the moment at which the client really sent it."""
+    cached_tokens: int = 0
+    """Of the prompt, as the server says."""
+    text: str = ""
 
     @property
     def ttft(self) -> float:
@@ -84,9 +87,19 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _PromptTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _PromptTokens | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        details = self.prompt_tokens_details
+        return 0 if details is None else details.cached_tokens or 0
 
 
 class _Event(msgspec.Struct):
@@ -113,6 +126,7 @@ class AnswerReader:
         self._started = started
         self._lag = 0.0 if sent is None else max(0.0, sent - started)
         self._deltas: list[float] = []
+        self._text: list[str] = []
         self._finished: float | None = None
         self._finish: str | None = None
         self._usage: _Usage | None = None
@@ -138,6 +152,7 @@ class AnswerReader:
         for choice in event.choices:
             if choice.delta is not None and choice.delta.has_text:
                 self._deltas.append(now)
+                self._text.append(choice.delta.content or "")
             if choice.finish_reason is not None:
                 self._finish, self._finished = choice.finish_reason, now
 
@@ -177,4 +192,6 @@ class AnswerReader:
             completion_tokens=self._usage.completion_tokens,
             finish=self._finish,
             lag=self._lag,
+            cached_tokens=self._usage.cached_tokens,
+            text="".join(self._text),
         )

@@ -5,6 +5,7 @@ What a command needs is imported when it runs, so that this module costs the oth
 
 import typer
 
+from pomona.cli.bench.cache_command import cache
 from pomona.cli.bench.compare_command import compare
 from pomona.cli.bench.limit_command import limit
 from pomona.cli.bench.serve_command import serve
@@ -12,8 +13,9 @@ from pomona.cli.bench.serve_command import serve
 bench_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Measure a server, compare Pomona with mlx_lm, or with a bare loop on the same model.",
+    help="Measure a server, compare Pomona with mlx_lm, or with a bare loop on the same model, or the prefix cache.",
 )
 bench_app.command()(serve)
 bench_app.command()(compare)
 bench_app.command()(limit)
+bench_app.command()(cache)

@@ -1,6 +1,8 @@
 """The step time that Pomona's worker reports: the difference of its counters between two scrapes of /metrics."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,7 +11,9 @@ from pomona.cli.bench.problem import BenchError
 
 STEPS = "pomona_worker_decode_steps_total"
 SECONDS = "pomona_worker_decode_seconds_total"
+STORED = "pomona_worker_stored_blocks_total"
 SCRAPE_S = 10.0
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +31,28 @@ class StepCounters:
 
 def read_counters(text: str) -> StepCounters:
     """From the exposition text; counters that are not there count as 0."""
-    found = {STEPS: 0.0, SECONDS: 0.0}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name in found:
-                found[sample.name] += sample.value
-    return StepCounters(steps=found[STEPS], seconds=found[SECONDS])
+    return StepCounters(steps=sum_of(text, STEPS), seconds=sum_of(text, SECONDS))
+
+
+def sum_of(text: str, name: str) -> float:
+    """All samples of this name together, whatever their labels."""
+    families = text_string_to_metric_families(text)
+    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
 def scrape(server: str) -> StepCounters:
     """`server` is an address without a path; raises BenchError if it gives no metrics."""
+    return _scraped(server, read_counters)
+
+
+def total(server: str, name: str) -> float:
+    """One metric, all of its samples together; else as `scrape`."""
+    return _scraped(server, lambda text: sum_of(text, name))
+
+
+def _scraped(server: str, read: Callable[[str], Read]) -> Read:
     try:
         response = httpx.get(f"{server}/metrics", timeout=SCRAPE_S, trust_env=False).raise_for_status()
-        return read_counters(response.text)
+        return read(response.text)
     except (httpx.HTTPError, ValueError) as error:
         raise BenchError(f"{server}/metrics gives no counters ({error})") from error

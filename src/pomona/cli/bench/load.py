@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -16,6 +16,8 @@ RECONNECT_AFTER_S = (0.05, 0.2)
 """Pauses before a request whose connection broke is sent again; so many times, then it is a failure."""
 
 Done = Callable[[Outcome], None]
+Message = Mapping[str, str]
+"""`role` and `content`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +57,22 @@ class Load:
         return asks(self.seed, self.requests, self.prompt_words, self.max_tokens, self.cancel)
 
 
+def streamed(messages: Sequence[Message], max_tokens: int, temperature: float = 0.0) -> dict[str, object]:
+    """What every request has in its body, but for the model."""
+    return {
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
 def body_of(load: Load, one: Ask, model: str) -> dict[str, object]:
     """The JSON body of one request."""
     body: dict[str, object] = {
         "model": model,
-        "messages": [{"role": "user", "content": one.prompt}],
-        "max_tokens": one.max_tokens,
-        "temperature": load.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **streamed([{"role": "user", "content": one.prompt}], one.max_tokens, load.temperature),
     }
     if load.top_p is not None:
         body["top_p"] = load.top_p
@@ -109,35 +118,48 @@ class Client:
                 requests.create_task(arrive(one, epoch + after))
 
     async def _ask(self, one: Ask, reader: AnswerReader) -> Outcome:
-        """Sends one request and reads its stream to the end; every trouble of the server is a `Failure`.
+        body, limit_s = body_of(self._load, one, self._model), self._load.request_timeout_s
+        return await fetch(self._http, self._url, body, reader, limit_s, leaves_after=one.leaves_after)
 
-        A connection that breaks before the head of the answer is tried again, as the SDKs do it: mlx_lm.server's
-        listening queue holds five clients, and more that come at once are cut off. The clock runs on meanwhile.
-        """
-        limit_s = self._load.request_timeout_s
+
+async def fetch(
+    http: httpx.AsyncClient,
+    url: str,
+    body: dict[str, object],
+    reader: AnswerReader,
+    limit_s: float,
+    *,
+    leaves_after: int | None = None,
+) -> Outcome:
+    """Sends one request and reads its stream to the end; every trouble of the server is a `Failure`.
+
+    A connection that breaks before the head of the answer is tried again, as the SDKs do it: mlx_lm.server's
+    listening queue holds five clients, and more that come at once are cut off. The clock runs on meanwhile.
+    """
+    try:
+        async with asyncio.timeout(limit_s), AsyncExitStack() as stack:
+            response = await _open(http, url, stack, body)
+            if response.status_code != 200:
+                text = (await response.aread()).decode(errors="replace")
+                return reader.failed(f"HTTP {response.status_code}: {text}", time.perf_counter())
+            async for line in response.aiter_lines():
+                reader.feed(line, time.perf_counter())
+                if leaves_after is not None and reader.running and reader.seen >= leaves_after:
+                    return reader.left(time.perf_counter())
+    except TimeoutError:
+        return reader.failed(f"no end within {limit_s:g} s", time.perf_counter())
+    except httpx.HTTPError as error:
+        return reader.failed(f"{type(error).__name__}: {error}", time.perf_counter())
+    return reader.outcome(time.perf_counter())
+
+
+async def _open(http: httpx.AsyncClient, url: str, stack: AsyncExitStack, body: dict[str, object]) -> httpx.Response:
+    for pause_s in RECONNECT_AFTER_S:
         try:
-            async with asyncio.timeout(limit_s), AsyncExitStack() as stack:
-                response = await self._open(stack, body_of(self._load, one, self._model))
-                if response.status_code != 200:
-                    text = (await response.aread()).decode(errors="replace")
-                    return reader.failed(f"HTTP {response.status_code}: {text}", time.perf_counter())
-                async for line in response.aiter_lines():
-                    reader.feed(line, time.perf_counter())
-                    if one.leaves_after is not None and reader.running and reader.seen >= one.leaves_after:
-                        return reader.left(time.perf_counter())
-        except TimeoutError:
-            return reader.failed(f"no end within {limit_s:g} s", time.perf_counter())
-        except httpx.HTTPError as error:
-            return reader.failed(f"{type(error).__name__}: {error}", time.perf_counter())
-        return reader.outcome(time.perf_counter())
-
-    async def _open(self, stack: AsyncExitStack, body: dict[str, object]) -> httpx.Response:
-        for pause_s in RECONNECT_AFTER_S:
-            try:
-                return await stack.enter_async_context(self._http.stream("POST", self._url, json=body))
-            except (httpx.NetworkError, httpx.RemoteProtocolError):
-                await asyncio.sleep(pause_s)
-        return await stack.enter_async_context(self._http.stream("POST", self._url, json=body))
+            return await stack.enter_async_context(http.stream("POST", url, json=body))
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            await asyncio.sleep(pause_s)
+    return await stack.enter_async_context(http.stream("POST", url, json=body))
 
 
 async def run_load(target: Target, load: Load, done: Done) -> None:

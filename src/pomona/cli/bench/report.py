@@ -1,5 +1,6 @@
 """Results for people: tables. The JSON is the results themselves."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pomona.cli.bench.limits import Limits
 from pomona.cli.bench.metrics import LoadResult, Ratio
 from pomona.cli.bench.problem import BenchError
 from pomona.cli.bench.quantile import Percentiles
+from pomona.cli.bench.reuse import Reuse, Source
 
 
 def as_json(result: object) -> str:
@@ -98,6 +100,21 @@ def limit_table(limits: Limits) -> Table:
             _ratio(line.whole)[0],
             f"{_number(line.added_p50_ms, 1)}/{_number(line.added_p99_ms, 1)}",
         )
+    return table
+
+
+def reuse_table(reuse: Reuse) -> Table:
+    table = _table(["system prompt", "tokens", "cached", "TTFT ms", "ratio", "range"])
+    table.caption = "Medians of the rounds; ratio: TTFT against the cold one of the same round."
+    if reuse.beyond_new is not None:
+        table.caption += (
+            f" Chat of {len(reuse.turns)} turns: at most {reuse.beyond_new} tokens computed beyond the new."
+        )
+    for source, ratio in ((Source.COLD, None), (Source.MEMORY, reuse.memory), (Source.DISK, reuse.disk)):
+        own = [one for one in reuse.requests if one.source is source]
+        if own:
+            figures = ([getattr(one, of) for one in own] for of in ("prompt_tokens", "cached_tokens", "ttft_ms"))
+            table.add_row(source.value, *(_number(statistics.median(values), 0) for values in figures), *_ratio(ratio))
     return table
 
 
