@@ -307,6 +307,24 @@ def test_a_model_that_cannot_be_loaded_is_one_line_that_names_it(
         bench.close()
 
 
+def test_a_memory_that_holds_no_short_request_is_one_line_that_names_the_setting(tiny_model: Path) -> None:
+    least = measure_kv_cost(tiny().model, 256).bytes_for(1)
+    bench = Bench(tiny_model, kv_bytes=least - 1)
+    try:
+        assert isinstance(bench.hear(), Hello)
+        while isinstance(failed := bench.hear(), Progress):
+            pass
+        assert isinstance(failed, Failed)
+        assert failed.final
+        assert failed.reason == (
+            f"model tiny: {least - 1} bytes (worker.kv_bytes, or half of what is free) hold no KV of a single short "
+            f"request, which takes {least}; raise the setting or free memory"
+        )
+        assert bench.handle.wait(LIMIT_S) == REPORTED
+    finally:
+        bench.close()
+
+
 def test_a_worker_without_a_model_says_so() -> None:
     bench = Bench(None)
     try:
