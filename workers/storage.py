@@ -28,7 +28,7 @@ PROBES = (1, 5)
 def open_prefix_store(me: Peer, config: Config, folder: Path, model: Any) -> PrefixStore:
     """The store of one worker; it keeps nothing where a cache of the model is of a kind that cannot be restored."""
     try:
-        layout = _probe_layout(model)
+        layout = probe_layout(model)
     except UnsupportedCacheError as error:
         log.info("prefix-cache-off model=%s reason=%r", folder.name, str(error))
         nothing = KVLayout(())
@@ -48,7 +48,7 @@ def _fingerprint(layout: KVLayout, weights: str, tokenizer: str, block_tokens: i
     return Fingerprint(weights, tokenizer, layout, block_tokens, engine=engine)
 
 
-def _probe_layout(model: Any) -> KVLayout:
+def probe_layout(model: Any) -> KVLayout:
     """What fresh caches hold after a token, which must be of the same form after a few more.
 
     Raises UnsupportedCacheError.

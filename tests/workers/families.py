@@ -1,0 +1,148 @@
+"""Tiny random models of every family of caches that mlx-lm has, in memory."""
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import QuantizedKVCache
+
+from tests.support.tiny_model import random_weights
+from tests.workers.engines import tiny
+
+HIDDEN = 64
+
+ATTENTION = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": 2 * HIDDEN,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+}
+
+
+def _gemma3(window: int) -> dict[str, Any]:
+    return {
+        **ATTENTION,
+        "model_type": "gemma3_text",
+        "rope_local_base_freq": 10000.0,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": window,
+        "sliding_window_pattern": 2,
+    }
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {**ATTENTION, "model_type": "llama", "num_hidden_layers": 2},
+    "quantized": {
+        **ATTENTION,
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+    },
+    "narrow window": _gemma3(10),
+    "wide window": _gemma3(40),
+    "chunked": {
+        **ATTENTION,
+        "model_type": "llama4",
+        "text_config": {
+            **ATTENTION,
+            "model_type": "llama4_text",
+            "attention_bias": False,
+            "attention_chunk_size": 24,
+            "hidden_act": "silu",
+            "interleave_moe_layer_step": 5,
+            "intermediate_size_mlp": HIDDEN,
+            "num_experts_per_tok": 1,
+            "num_local_experts": 2,
+            "rope_scaling": None,
+            "use_qk_norm": True,
+        },
+    },
+    "recurrent": {
+        "model_type": "mamba2",
+        "num_heads": 4,
+        "head_dim": 32,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "state_size": 8,
+        "num_hidden_layers": 2,
+        "layer_norm_epsilon": 1e-5,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "tie_word_embeddings": False,
+        "time_step_limit": (0.0, float("inf")),
+        "time_step_rank": "auto",
+    },
+    "hybrid": {
+        **ATTENTION,
+        "model_type": "qwen3_next",
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 0,
+        "num_experts_per_tok": 0,
+        "decoder_sparse_step": 1,
+        "shared_expert_intermediate_size": HIDDEN,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": HIDDEN,
+        "partial_rotary_factor": 0.5,
+        "full_attention_interval": 2,
+    },
+    "list": {
+        **ATTENTION,
+        "model_type": "falcon_h1",
+        "num_hidden_layers": 2,
+        "mamba_d_ssm": HIDDEN,
+        "mamba_d_head": 16,
+        "mamba_n_heads": 4,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 16,
+    },
+}
+
+STATEFUL = tuple(name for name in SETTINGS if name not in ("plain", "quantized"))
+
+
+class QuantizedCaches:
+    """A model that asks for quantised KV."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def make_cache(self) -> list[Any]:
+        return [QuantizedKVCache(group_size=32, bits=8) for _ in self._model.layers]
+
+    def __call__(self, inputs: mx.array, cache: list[Any]) -> Any:
+        return self._model(inputs, cache=cache)
+
+
+@cache
+def model_of(family: str) -> Any:
+    """A float32 model over the vocabulary of `tiny()`."""
+    size = len(tiny().vocabulary)
+    settings = {**SETTINGS[family], "vocab_size": size}
+    if "text_config" in settings:
+        settings["text_config"] = {**settings["text_config"], "vocab_size": size}
+    model = _build(settings)
+    return QuantizedCaches(model) if family == "quantized" else model
+
+
+def _build(settings: Mapping[str, Any]) -> Any:
+    module = importlib.import_module(f"mlx_lm.models.{settings['model_type']}")
+    model = module.Model(module.ModelArgs.from_dict(dict(settings)))
+    model.load_weights([(name, mx.array(value)) for name, value in random_weights(settings, 0, 3.0).items()])
+    mx.eval(model.parameters())
+    return model
