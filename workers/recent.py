@@ -71,10 +71,11 @@ class RecentPrefixes:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._entries: list[Entry] = []  # most recently used last
+        self._bytes = 0  # of all entries; asked for at every step, so not added up anew
 
     @property
     def nbytes(self) -> int:
-        return sum(entry.nbytes for entry in self._entries)
+        return self._bytes
 
     @property
     def entries(self) -> int:
@@ -107,8 +108,8 @@ class RecentPrefixes:
             ]
             older = [each for other in shorter for each in other.marks]
             self._replace(shorter, entry.with_marks(older, self._max_bytes))
-        while self.nbytes > self._max_bytes:
-            del self._entries[0]
+        while self._bytes > self._max_bytes:
+            self._bytes -= self._entries.pop(0).nbytes
 
     def longest(self, tokens: Sequence[int], salt: str) -> tuple[Entry, int] | None:
         """The entry that can restore the most tokens of the beginning of `tokens`, and how many; None if none can."""
@@ -125,11 +126,13 @@ class RecentPrefixes:
 
     def clear(self) -> None:
         self._entries.clear()
+        self._bytes = 0
 
     def _replace(self, gone: Sequence[Entry], entry: Entry) -> None:
         """Put an entry in the place of others, as the most recently used."""
         left = [other for other in self._entries if not any(other is each for each in gone)]
         self._entries = [*left, entry]
+        self._bytes += entry.nbytes - sum(other.nbytes for other in gone)
 
     @staticmethod
     def _common(entry: Entry, tokens: NDArray[np.int64], salt: str) -> int:
