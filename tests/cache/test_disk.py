@@ -11,7 +11,7 @@ from pomona.cache.block import Block
 from pomona.cache.disk import BlockFolder, WrongSize
 from pomona.cache.lock import FolderBusy
 from pomona.cache.messages import BlockKey
-from pomona.cache.quarantine import MAX_FILES
+from pomona.cache.quarantine import MAX_FILES, bound
 
 ROOT = BlockKey(b"r" * 32)
 FOREVER = float("inf")
@@ -132,6 +132,19 @@ def test_quarantine_is_bounded_by_bytes_and_by_files(folder: BlockFolder, tmp_pa
     again = BlockFolder(tmp_path / "kv", 5)
     again.open()
     assert again.quarantined_bytes == 5
+
+
+def test_quarantine_takes_a_small_share_of_the_quota() -> None:
+    assert bound(3200) == 100
+    assert bound(1 << 50) == 256 * 1024**2
+
+
+def test_quarantine_can_be_emptied(folder: BlockFolder, tmp_path: Path) -> None:
+    put(folder, block(1))
+    folder.quarantine(block(1))
+    folder.empty_quarantine()
+    assert folder.quarantined_bytes == 0
+    assert list((tmp_path / "kv/quarantine").iterdir()) == []
 
 
 def test_the_same_block_is_counted_once_in_quarantine(folder: BlockFolder) -> None:
