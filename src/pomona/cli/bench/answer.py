@@ -162,6 +162,11 @@ class AnswerReader:
         return len(self._deltas)
 
     @property
+    def moments(self) -> tuple[float, ...]:
+        """When they came."""
+        return tuple(self._deltas)
+
+    @property
     def running(self) -> bool:
         """The stream has told neither an error nor its finish reason."""
         return self._error is None and self._finish is None

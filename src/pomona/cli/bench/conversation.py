@@ -7,7 +7,7 @@ from itertools import repeat
 
 import httpx
 
-from pomona.cli.bench.answer import Answer, AnswerReader, Failure
+from pomona.cli.bench.answer import Answer, AnswerReader, Failure, Outcome
 from pomona.cli.bench.load import Message, Target, fetch, streamed
 from pomona.cli.bench.problem import BenchError
 from pomona.cli.bench.prompts import unique_prompts
@@ -27,15 +27,21 @@ def question(seed: str, words: int = TURN_WORDS) -> Message:
 
 def ask(target: Target, messages: Sequence[Message], max_tokens: int) -> Answer:
     """One streamed answer. Raises BenchError if it does not come whole."""
-    outcome = asyncio.run(_ask(target, messages, max_tokens))
+
+    async def once() -> Outcome:
+        async with httpx.AsyncClient(timeout=ASK_S, trust_env=False) as http:
+            return await send(http, target, messages, max_tokens, AnswerReader(time.perf_counter()))
+
+    outcome = asyncio.run(once())
     if not isinstance(outcome, Answer):
         why = outcome.reason if isinstance(outcome, Failure) else "it ended early"
         raise BenchError(f"a request failed: {why}")
     return outcome
 
 
-async def _ask(target: Target, messages: Sequence[Message], max_tokens: int) -> object:
+async def send(
+    http: httpx.AsyncClient, target: Target, messages: Sequence[Message], max_tokens: int, reader: AnswerReader
+) -> Outcome:
+    """One greedy request, read to its end; `max_tokens` alone ends its answer."""
     body = {"model": target.model, **streamed(messages, max_tokens), "ignore_eos": True}
-    url = f"{target.url.rstrip('/')}/chat/completions"
-    async with httpx.AsyncClient(timeout=ASK_S, trust_env=False) as http:
-        return await fetch(http, url, body, AnswerReader(time.perf_counter()), ASK_S)
+    return await fetch(http, f"{target.url.rstrip('/')}/chat/completions", body, reader, ASK_S)

@@ -15,6 +15,7 @@ from pomona.cli.bench.metrics import LoadResult, Ratio
 from pomona.cli.bench.problem import BenchError
 from pomona.cli.bench.quantile import Percentiles
 from pomona.cli.bench.reuse import Reuse, Source
+from pomona.cli.bench.stalls import Stalls
 
 
 def as_json(result: object) -> str:
@@ -115,6 +116,27 @@ def reuse_table(reuse: Reuse) -> Table:
         if own:
             figures = ([getattr(one, of) for one in own] for of in ("prompt_tokens", "cached_tokens", "ttft_ms"))
             table.add_row(source.value, *(_number(statistics.median(values), 0) for values in figures), *_ratio(ratio))
+    return table
+
+
+def stall_table(stalls: Stalls) -> Table:
+    table = _table(["prompt", "alone", "beside", "step ms", "longest gap", "of bound", "t/s"])
+    table.caption = (
+        "One line a round. alone, beside: TTFT in s of the long prompt; longest gap of the streams meanwhile in ms; of "
+        "bound: against stall_s and a step; t/s: tokens a second of all streams meanwhile. "
+        f"TTFT beside/alone: {' '.join(_ratio(stalls.ttft))}"
+    )
+    of_bound = stalls.stall.rounds if stalls.stall is not None else ()
+    for run, share in zip(stalls.runs, of_bound, strict=True):
+        table.add_row(
+            str(run.prompt_tokens),
+            _number(run.alone_ttft_ms / 1e3, 2),
+            _number(run.beside_ttft_ms / 1e3, 2),
+            _number(run.step_ms, 1),
+            _number(run.longest_gap_ms, 0),
+            _number(share, 2),
+            _number(run.meanwhile_tokens_per_s, 1),
+        )
     return table
 
 
