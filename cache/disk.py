@@ -9,6 +9,7 @@ Everything that touches a file may raise OSError; what to do then is the service
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import stat
@@ -19,6 +20,8 @@ from typing import Protocol
 from pomona.cache.block import Block
 from pomona.cache.lock import FolderLock
 from pomona.cache.quarantine import Quarantine
+
+log = logging.getLogger(__name__)
 
 OURS = frozenset({"lock", "blocks", "tmp", "quarantine"})
 
@@ -103,6 +106,7 @@ class BlockFolder:
         """(mtime in ns, block) of every good name of the right size; all else goes to quarantine."""
         for fan in list(self._blocks.iterdir()):
             if fan.is_symlink() or not fan.is_dir():
+                log.warning("block-bad path=%s reason='not a folder of blocks'", fan)
                 self._quarantine.take(fan)
                 continue
             with os.scandir(fan) as entries:
@@ -114,6 +118,7 @@ class BlockFolder:
                 if good and block is not None and block.key.hex()[:2] == fan.name:
                     yield facts.st_mtime_ns, block
                 else:
+                    log.warning("block-bad path=%s reason='not the name and size of a block'", entry.path)
                     self._quarantine.take(Path(entry.path))
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class Quarantine:
         """Move a file here; nothing happens if it is gone. A folder is removed: a block is never one."""
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-            log.warning("removed-folder path=%s", path)
+            log.debug("removed-folder path=%s", path)
             return
         target = self._folder / path.name
         try:
@@ -52,7 +52,7 @@ class Quarantine:
         self._held.append((target, size))
         self.bytes += size
         self._trim()
-        log.warning("quarantined path=%s bytes=%d", target, size)
+        log.debug("quarantined path=%s bytes=%d", target, size)
 
     def clear(self) -> None:
         """Delete all of it; raises OSError."""

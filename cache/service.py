@@ -255,7 +255,8 @@ class CacheService:
         block = self.index.get(message.key)
         if block is None:
             return
-        log.warning("block-rejected key=%s reason=%r", message.key.hex(), message.reason)
+        # Its reader has said so in the log, with path and reason; one line for one file is enough.
+        log.debug("block-rejected key=%s reason=%r", message.key.hex(), message.reason)
         try:
             self._files.quarantine(block)
         except OSError as error:
