@@ -31,7 +31,7 @@ class Prefill:
         self.restored = 0
         """Tokens that need not be computed, as far as `begin` has found."""
         self.done = 0
-        self._stored = 0  # tokens whose whole blocks were handed to the disk
+        self._stored = 0  # tokens whose whole blocks are handed to the disk
         self._marks: list[Mark] = []
 
     @property
@@ -92,17 +92,16 @@ class Prefill:
         """The next tokens are computed: hand whole blocks to the disk, so that whatever ends this keeps them."""
         self.done += count
         held = self._tokens[: self.done]
-        self._prefixes.store(held, self._salt, self.caches, self._stored)
-        self._stored = self.done
-        mark = self._prefixes.mark(self.caches, self.done)
-        if mark is not None:
-            self._marks.append(mark)
+        self._stored = self._prefixes.store(held, self._salt, self.caches, self._stored, last=False)
+        self._marks = self._prefixes.marked(self._marks, self.caches, self.done)
 
     def store(self) -> None:
         """Remember what was computed, also what a cancelled request leaves; it is not written any more."""
-        self._prefixes.remember(self._tokens[: self.done], self._salt, self.caches, self._marks)
+        held = self._tokens[: self.done]
+        self._stored = self._prefixes.store(held, self._salt, self.caches, self._stored)
+        self._prefixes.remember(held, self._salt, self.caches, self._marks)
         for row in self.rows:
-            row.stored = self.done
+            row.stored = self._stored
 
 
 class Part(NamedTuple):

@@ -137,19 +137,19 @@ class PrefixStore:
     def remember(self, tokens: Sequence[int], salt: str, caches: list[Any], marks: Sequence[Mark] = ()) -> None:
         """Keep what `caches` hold of `tokens` in memory; with layers of state they stand at the end of `tokens`.
 
-        `marks` are what `mark` gave on the way there.
+        `marks` are what `marked` gave on the way there.
         """
         if supports(caches):
             self._recent.remember(tokens, salt, caches, marks)
 
-    def mark(self, caches: list[Any], held: int) -> Mark | None:
-        """What layers of state hold behind `held` tokens, for `remember`; None where no prefix ends there."""
-        if not self.keeps_recent or not self._ends_at(held):
-            return None
-        return take_mark(caches, held)
+    def marked(self, marks: Sequence[Mark], caches: list[Any], held: int) -> list[Mark]:
+        """`marks`, for `remember`, with one of what layers of state hold behind `held` tokens where a block ends there.
 
-    def _ends_at(self, held: int) -> bool:
-        return self._form.layout.has_state and held % self._form.tokens == 0
+        Older ones are left out as far as they are more than the RAM tier would keep.
+        """
+        if not self.keeps_recent or not self._form.layout.has_state or held % self._form.tokens:
+            return list(marks)
+        return self._recent.thinned([*marks, take_mark(caches, held)])
 
     def chunk(self, done: int, count: int) -> int:
         """How many of the next `count` tokens behind `done` one forward may compute.
@@ -202,44 +202,67 @@ class PrefixStore:
         """True if a row that holds `held` tokens, of which `stored` were handed over before, has more to store."""
         if self.keeps_recent and held > stored:
             return True
-        if self._writer is None or (self._form.layout.has_state and not self._ends_at(held)):
-            return False
-        return held // self._form.tokens > stored // self._form.tokens
+        return self._writer is not None and bool(self._new_blocks(stored, held))
 
-    def store(self, tokens: Sequence[int], salt: str, caches: list[Any], start: int) -> None:
+    def _new_blocks(self, stored: int, held: int) -> range:
+        """The whole blocks within `held` tokens behind those within `stored` that can still be stored.
+
+        With layers of state, which stand at `held`: the block that ends there, if it is the first of them; the state
+        at the ends of those before it is gone, and without them nothing finds it.
+        """
+        size = self._form.tokens
+        new = range(max(0, stored) // size, held // size)
+        if self._form.layout.has_state and (len(new) != 1 or held % size):
+            return range(0)
+        return new
+
+    def store(self, tokens: Sequence[int], salt: str, caches: list[Any], start: int, last: bool = True) -> int:
         """Queue the whole blocks of `tokens` that `caches` hold, from the block of token `start` on.
 
         With layers of state, which stand at the end of `tokens`, that is the block that ends there, or none. Blocks
-        that are stored already are passed over. What the queue cannot take is dropped and counted. The caches may
-        change as soon as this returns.
+        that are stored already are passed over. What the queue cannot take is dropped and counted, unless it is not
+        the `last` time that it is handed over. The caches may change as soon as this returns.
+
+        Returns what `start` is to be for the tokens that follow.
         """
         if self._writer is None or not supports(caches):
-            return
-        size = self._form.tokens
-        if self._form.layout.has_state:
-            if not tokens or len(tokens) % size:
-                return
-            start = max(start, len(tokens) - size)
-        else:
-            tokens = tokens[: min(cache.offset for cache in layers.leaves(caches))]
-        chained = self.keys_of(tokens, salt)
-        for block in range(max(0, start) // size, len(chained) - 1):
+            return len(tokens)
+        size, held, stateful = self._form.tokens, len(tokens), self._form.layout.has_state
+        if not stateful:
+            held = min(held, *(cache.offset for cache in layers.leaves(caches)))
+        if held // size <= start // size:
+            return held
+        new = self._new_blocks(start, held)
+        chained = self.keys_of(tokens[:held], salt)
+        for block in new:
             parent, key = chained[block], chained[block + 1]
-            if not self._writer.wants(key):
-                continue
-            end = (block + 1) * size
-            if not self._writer.has_room(end):
-                self._writer.drop(sum(self._writer.wants(key) for key in chained[block + 1 :]))
-                return
-            begin = now()
-            try:
-                payload = blocks.extract(caches, block * size, self._form)
-            except BlockError as error:
-                log.warning("blocks-not-stored reason=%r", str(error))
-                self._writer.drop(1)
-                return
-            self._writer.put(Pending(key, parent, payload, end))
-            self._counts.stored(now() - begin)
+            if self._writer.wants(key) and not self._queue(self._writer, parent, key, caches, block):
+                break
+            start = (block + 1) * size
+        else:
+            if new:
+                return held
+            # Behind a block that was dropped, nothing of a prompt can be stored; an answer never was.
+            self._writer.drop(int(not last and held % size == 0))
+            return start
+        if last or stateful:  # state is not there a second time
+            self._writer.drop(sum(self._writer.wants(key) for key in chained[start // size + 1 :]))
+        return start
+
+    def _queue(self, writer: BlockWriter, parent: BlockKey, key: BlockKey, caches: list[Any], block: int) -> bool:
+        """Copy one block for the writer; False if it cannot be had or there is no room."""
+        start = block * self._form.tokens
+        if not writer.has_room(start + self._form.tokens):
+            return False
+        begin = now()
+        try:
+            payload = blocks.extract(caches, start, self._form)
+        except BlockError as error:
+            log.warning("blocks-not-stored reason=%r", str(error))
+            return False
+        writer.put(Pending(key, parent, payload, start + self._form.tokens))
+        self._counts.stored(now() - begin)
+        return True
 
     def close(self, deadline_s: float) -> None:
         """Write what is queued for at most `deadline_s` seconds, drop the rest, and close the client."""

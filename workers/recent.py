@@ -51,10 +51,16 @@ class Entry(NamedTuple):
     def with_marks(self, marks: Sequence[Mark], max_bytes: int) -> "Entry":
         """With further marks; those that are too many or do not fit are thinned out, the last one stays."""
         by_tokens = {mark.tokens: mark for mark in (*marks, *self.marks)}
-        entry = self._replace(marks=tuple(by_tokens[tokens] for tokens in sorted(by_tokens)))
-        while len(entry.marks) > MAX_MARKS or (len(entry.marks) > 1 and entry.nbytes > max_bytes):
-            entry = entry._replace(marks=entry.marks[::-1][::2][::-1])
-        return entry
+        every = [by_tokens[tokens] for tokens in sorted(by_tokens)]
+        return self._replace(marks=tuple(_thinned(every, max_bytes - self.slice_bytes)))
+
+
+def _thinned(marks: Sequence[Mark], max_bytes: int) -> list[Mark]:
+    """Every second mark goes, and the last stays, until there are few enough."""
+    left = list(marks)
+    while len(left) > MAX_MARKS or (len(left) > 1 and sum(mark.nbytes for mark in left) > max_bytes):
+        left = left[::-1][::2][::-1]
+    return left
 
 
 def take_mark(caches: Sequence[Any], tokens: int) -> Mark:
@@ -110,6 +116,10 @@ class RecentPrefixes:
             self._replace(shorter, entry.with_marks(older, self._max_bytes))
         while self._bytes > self._max_bytes:
             self._bytes -= self._entries.pop(0).nbytes
+
+    def thinned(self, marks: Sequence[Mark]) -> list[Mark]:
+        """Those of ascending marks that an entry might keep, so that a long prompt does not gather more."""
+        return _thinned(marks, self._max_bytes)
 
     def longest(self, tokens: Sequence[int], salt: str) -> tuple[Entry, int] | None:
         """The entry that can restore the most tokens of the beginning of `tokens`, and how many; None if none can."""

@@ -139,7 +139,7 @@ def mixture(tokens: int, seed: int = 0) -> list[Any]:
     caches = fresh_mixture()
     for cache in leaves(caches):
         if isinstance(cache, ArraysCache):
-            cache[0] = mx.random.normal((1, 3, 8), key=next(keys)).astype(mx.bfloat16)
+            cache[0] = mx.random.normal((1, 3, 7), key=next(keys)).astype(mx.bfloat16)  # the next is not aligned
             cache[1] = mx.random.normal((1, 2, 4, 4), key=next(keys))
         else:
             k, v = (mx.random.normal((1, 2, tokens, 32), key=next(keys)).astype(mx.bfloat16) for _ in range(2))

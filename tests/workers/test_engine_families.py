@@ -91,6 +91,24 @@ def test_requests_with_common_beginnings_get_what_they_get_alone(family: str, ra
             assert together[request.id] == alone(family, request)
 
 
+@pytest.mark.parametrize("family", STATEFUL)
+def test_conversations_side_by_side_go_on_from_their_rows(family: str) -> None:
+    """What a row leaves behind, with neighbours longer and shorter, is as good as what it would have alone."""
+    engine = engine_of(family, open_store(family, ram_bytes=PLENTY))
+    histories = {f"c{number}": words(number, length) for number, length in enumerate((5, 23, 44, 12))}
+    for turn in range(3):
+        requests = [
+            ask(name, history, max_tokens=6 + 5 * number, ignore_eos=True)
+            for number, (name, history) in enumerate(histories.items())
+        ]
+        together = run(engine, requests, every=3)
+        for number, request in enumerate(requests):
+            outcome = together[request.id]
+            assert cached(outcome) == (len(request.prompt) - 4 if turn else 0)
+            assert outcome == alone(family, request)
+            histories[request.id] = (*request.prompt, *outcome.tokens, *words(50 * turn + number, 3))
+
+
 @pytest.mark.parametrize("family", ["wide window", "hybrid"])
 def test_a_fork_shares_its_blocks(family: str, house: CacheHouse) -> None:
     store = open_store(family, house)

@@ -108,3 +108,100 @@ def test_the_disk_restores_whole_blocks(family: str, house: CacheHouse) -> None:
     reader = open_store(family, house, name="worker:n")
     at_every_cut(family, reader, {cut: cut // BLOCK * BLOCK for cut in CUTS})
     reader.close(DEADLINE_S)
+
+
+def settled(store: PrefixStore, blocks: int) -> None:
+    until(lambda: store.stored_blocks + store.dropped_blocks >= blocks, f"{blocks} blocks to be written")
+
+
+@pytest.mark.parametrize("family", ["plain", "wide window", "recurrent"])
+def test_a_bad_block_is_put_aside_and_what_lies_before_it_is_restored(family: str, house: CacheHouse) -> None:
+    store = open_store(family, house)
+    compute(family, prefill_of(family, PROMPT, store))
+    settled(store, 5)
+    client = store._client
+    assert client is not None
+    lease = client.lookup(store.keys_of(PROMPT, "")[1:])
+    assert lease is not None
+    paths = [Path(block.path) for block in lease.blocks]
+    client.release(lease)
+    for path, length in ((paths[4], 4 * BLOCK), (paths[1], BLOCK)):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1  # of the state, where there is one
+        path.write_bytes(data)
+        prefill = prefill_of(family, PROMPT, store)
+        # A state that is not needed is not read: the second bad file is found where it is the last of the chain.
+        assert prefill.restored == (length if path == paths[4] or family == "plain" else 4 * BLOCK)
+        goes_on_as_cold(family, prefill, PROMPT, cold_logits(family, PROMPT))
+    prefill = prefill_of(family, PROMPT[: 2 * BLOCK + 1], store)
+    assert prefill.restored == BLOCK
+    store.close(DEADLINE_S)
+
+
+def test_a_stored_prefix_of_another_layout_is_a_miss(house: CacheHouse) -> None:
+    """Even where all else that names it is the same."""
+    stores = {family: open_store(family, house, name=f"worker:{family}") for family in SETTINGS}
+    for store in stores.values():
+        store._root_for_salt = stores["plain"]._root_for_salt
+    compute("wide window", prefill_of("wide window", PROMPT, stores["wide window"]))
+    settled(stores["wide window"], 5)
+    for family in ("plain", "quantized", "narrow window", "chunked", "recurrent", "hybrid", "list"):
+        assert prefill_of(family, PROMPT, stores[family]).restored == 0
+    for store in stores.values():
+        store.close(DEADLINE_S)
+
+
+@pytest.mark.parametrize(("family", "again"), [("plain", 5), ("hybrid", 0)])
+def test_what_the_queue_refused_is_offered_again_where_it_is_still_there(
+    family: str, again: int, house: CacheHouse
+) -> None:
+    """Slices stay until the end of the prompt; state is gone, and with it all that would lie behind it."""
+    store = open_store(family, house)
+    prefill = prefill_of(family, PROMPT, store)
+    assert store._writer is not None
+    store._writer._max_bytes, room = 0, store._writer._max_bytes
+    for _ in range(2):
+        run_chunk(model_of(family), plan_chunk([prefill], BLOCK))
+    store._writer._max_bytes = room
+    compute(family, prefill, BLOCK)
+    settled(store, 5)
+    assert (store.stored_blocks, store.dropped_blocks) == (again, 5 - again)
+    store.close(DEADLINE_S)
+
+
+def test_an_answer_whose_blocks_have_no_state_leaves_no_block_that_nothing_finds(house: CacheHouse) -> None:
+    store = open_store("hybrid", house)
+    prefill = compute("hybrid", prefill_of("hybrid", PROMPT[: BLOCK + 5], store))
+    settled(store, 1)
+    model_of("hybrid")(mx.array([PROMPT[BLOCK + 4 : 3 * BLOCK]]), cache=prefill.caches)
+    assert not store.wants(prefill.done, 3 * BLOCK)
+    store.store(PROMPT[: 3 * BLOCK], "", prefill.caches, prefill.done)
+    store.close(DEADLINE_S)
+    assert (store.stored_blocks, store.dropped_blocks) == (1, 0)
+
+
+def test_chunks_end_at_block_ends_only_where_state_is_to_be_taken(house: CacheHouse) -> None:
+    for family, kept, size in (("hybrid", 1, BLOCK), ("hybrid", 0, 25), ("plain", 1, 25)):
+        prefill = prefill_of(family, PROMPT, open_store(family, ram_bytes=kept))
+        assert plan_chunk([prefill], 25) == [(prefill, size)]
+    store = open_store("hybrid", house)
+    prefill = prefill_of("hybrid", PROMPT, store)
+    sizes = []
+    while prefill.left:
+        parts = plan_chunk([prefill], 10)
+        sizes.append(parts[0].tokens)
+        run_chunk(model_of("hybrid"), parts)
+    assert sizes == [10, 6] * 5 + [10]
+    store.close(DEADLINE_S)
+
+
+def test_marks_of_a_long_prompt_stay_within_the_memory_of_their_tier() -> None:
+    store = open_store("recurrent", ram_bytes=1 << 30)
+    one = prefill_of("recurrent", PROMPT[: BLOCK + 1], store)
+    compute("recurrent", one)
+    size = sum(cache.nbytes for cache in one.caches)
+    store = open_store("recurrent", ram_bytes=3 * size)
+    prefill = prefill_of("recurrent", words(5, 20 * BLOCK), store)
+    while prefill.left:
+        run_chunk(model_of("recurrent"), plan_chunk([prefill], 100))
+        assert prefill.nbytes <= 4 * size
