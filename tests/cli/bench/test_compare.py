@@ -18,6 +18,7 @@ from pomona.cli.bench import bench_app
 from pomona.cli.bench.compare import Bench, run_bare
 from pomona.cli.bench.comparison import Comparison, Measured
 from pomona.cli.bench.contenders import bare_command, clean_environment, mlx_lm_server, mlx_lm_target
+from pomona.cli.bench.ground import Ground
 from pomona.cli.bench.measure import measure
 from pomona.cli.bench.models import find_target
 from pomona.cli.bench.plan import Contender, Plan
@@ -75,8 +76,7 @@ def test_a_bare_stream_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_a_server_that_cannot_load_its_model_ends_the_comparison_with_one_line(
     tmp_path: Path, progress: BenchProgress
 ) -> None:
-    bench = Bench(
-        plan=PLAN,
+    ground = Ground(
         folder=tmp_path / "nothing",
         env=clean_environment(os.environ, tmp_path, {}),
         scratch=tmp_path,
@@ -84,6 +84,7 @@ def test_a_server_that_cannot_load_its_model_ends_the_comparison_with_one_line(
         ready_timeout_s=60.0,
         progress=progress,
     )
+    bench = Bench(plan=PLAN, ground=ground)
     measured: list[Measured] = []
     with pytest.raises(BenchError, match=r"^mlx_lm\.server (cannot serve this model|failed in warm-up): .*nothing"):
         bench.run_turn(0, Contender.MLX_LM, measured)

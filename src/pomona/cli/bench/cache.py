@@ -4,21 +4,16 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pomona.cli.bench.answer import Answer
-from pomona.cli.bench.contenders import HOST, pomona_server
 from pomona.cli.bench.conversation import ask, question, system_prompt
 from pomona.cli.bench.counters import STORED, total
-from pomona.cli.bench.limit import Server
+from pomona.cli.bench.ground import Ground, Pomona
 from pomona.cli.bench.load import Message
-from pomona.cli.bench.models import find_target
 from pomona.cli.bench.problem import BenchError
-from pomona.cli.bench.progress import BenchProgress
 from pomona.cli.bench.reuse import CachePlan, ChatTurn, Reused, Source, chat_turn, reused
-from pomona.cli.bench.server import claim_port, serving
 
 STORE_S = 60.0
 """Seconds that blocks may take to reach the disk."""
@@ -33,12 +28,7 @@ class CacheBench:
     """`requests` and `turns` grow as it goes, so an interrupt loses nothing."""
 
     plan: CachePlan
-    folder: Path
-    env: Mapping[str, str]
-    scratch: Path
-    port: int
-    ready_timeout_s: float
-    progress: BenchProgress
+    ground: Ground
     requests: list[Reused] = field(default_factory=list)
     turns: list[ChatTurn] = field(default_factory=list)
 
@@ -46,7 +36,7 @@ class CacheBench:
         """False if the user stopped it before the end. Raises BenchError if a server or a request fails."""
         try:
             for turn in range(self.plan.rounds):
-                self.progress.step(f"round {turn + 1} of {self.plan.rounds}")
+                self.ground.progress.step(f"round {turn + 1} of {self.plan.rounds}")
                 self._round(turn)
             if self.plan.turns:
                 with self._serving() as server:
@@ -66,14 +56,14 @@ class CacheBench:
         with self._serving() as server:
             self._ask(server, turn, Source.DISK, system)
 
-    def _ask(self, server: Server, turn: int, source: Source, system: Message) -> None:
+    def _ask(self, server: Pomona, turn: int, source: Source, system: Message) -> None:
         asked = question(f"{self.plan.seed} {turn} {source}")
         one = reused(turn, source, ask(server.target, [system, asked], self.plan.max_tokens))
         self.requests.append(one)
         cached = f"{one.cached_tokens} of {one.prompt_tokens} tokens cached"
-        self.progress.step(f"  {source}: {one.ttft_ms:.0f} ms to the first token, {cached}")
+        self.ground.progress.step(f"  {source}: {one.ttft_ms:.0f} ms to the first token, {cached}")
 
-    def _chat(self, server: Server) -> None:
+    def _chat(self, server: Pomona) -> None:
         messages: list[Message] = []
         before: Answer | None = None
         for turn in range(self.plan.turns):
@@ -83,21 +73,17 @@ class CacheBench:
             one = chat_turn(turn, answer, before)
             self.turns.append(one)
             before = answer
-            self.progress.step(f"  turn {turn}: {one.computed_tokens} tokens computed, {one.new_tokens} new")
+            self.ground.progress.step(f"  turn {turn}: {one.computed_tokens} tokens computed, {one.new_tokens} new")
 
     @contextlib.contextmanager
-    def _serving(self) -> Iterator[Server]:
+    def _serving(self) -> Iterator[Pomona]:
         """One home for all, so that what is stored stays; a warm-up request that shares nothing with the others."""
-        port = claim_port(self.port)
-        command = pomona_server(self.folder, port, self.env, self.scratch / "home", self.ready_timeout_s)
-        with serving(command) as process:
-            url = f"http://{HOST}:{port}"
-            server = Server(process=process, url=url, target=find_target(f"{url}/v1", None, None))
+        with self.ground.pomona(self.ground.scratch / "home") as server:
             ask(server.target, [question(f"{self.plan.seed} warm-up {time.monotonic()}")], 4)
             yield server
 
 
-def _wait_until_stored(server: Server) -> None:
+def _wait_until_stored(server: Pomona) -> None:
     """Raises BenchError if nothing was stored in time."""
     deadline = time.monotonic() + STORE_S
     stored, changed = total(server.url, STORED), time.monotonic()

@@ -1,8 +1,5 @@
 """`pomona bench cache` as it is typed."""
 
-import os
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,31 +23,16 @@ def cache(
     from rich.console import Console
 
     from pomona.cli.bench.cache import CacheBench
-    from pomona.cli.bench.contenders import clean_environment
-    from pomona.cli.bench.environment import describe
-    from pomona.cli.bench.measure import sigterm_is_interrupt
-    from pomona.cli.bench.progress import BenchProgress
+    from pomona.cli.bench.ground import ground
     from pomona.cli.bench.report import check_writable, finish, reuse_table
     from pomona.cli.bench.reuse import CachePlan, conclude
-    from pomona.cli.bench.subject import model_folder
-    from pomona.runtime import blas
 
     console = Console(stderr=True)
     plan = CachePlan(rounds=rounds, system_words=system_words, turns=turns, max_tokens=max_tokens, seed=seed)
     check_writable(out)
-    with tempfile.TemporaryDirectory(prefix="pomona-bench-") as scratch, sigterm_is_interrupt():
-        folder = model_folder(model, tiny=tiny, scratch=Path(scratch), console=console)
-        env = clean_environment(os.environ, Path(scratch), blas.environment(blas.find()))
-        bench = CacheBench(
-            plan=plan,
-            folder=folder,
-            env=env,
-            scratch=Path(scratch),
-            port=port,
-            ready_timeout_s=ready_timeout,
-            progress=BenchProgress(console),
-        )
-        environment = describe(folder, env)
+    with ground(model, console, tiny=tiny, port=port, ready_timeout_s=ready_timeout) as here:
+        environment = here.environment
+        bench = CacheBench(plan=plan, ground=here)
         whole = bench.run()
     reuse = conclude(environment, plan, bench.requests, bench.turns, interrupted=not whole)
     finish(reuse, reuse_table(reuse), console, out)

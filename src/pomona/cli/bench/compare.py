@@ -11,14 +11,13 @@ import msgspec
 
 from pomona.cli.bench.answer import Answer, Failure, shorten
 from pomona.cli.bench.comparison import Measured
-from pomona.cli.bench.contenders import bare_command, mlx_lm_server, mlx_lm_target, pomona_server
+from pomona.cli.bench.contenders import bare_command, mlx_lm_server, mlx_lm_target
+from pomona.cli.bench.ground import Ground
 from pomona.cli.bench.load import Target
 from pomona.cli.bench.measure import Interrupted, measure, outcomes_of
 from pomona.cli.bench.metrics import LoadResult, summarise
-from pomona.cli.bench.models import find_target
 from pomona.cli.bench.plan import Contender, Plan, turns
 from pomona.cli.bench.problem import BenchError
-from pomona.cli.bench.progress import BenchProgress
 from pomona.cli.bench.server import RunningServer, claim_port, end, serving
 
 BARE_START_S = 120.0
@@ -31,13 +30,7 @@ class Bench:
     """What all turns of a comparison share."""
 
     plan: Plan
-    folder: Path
-    env: Mapping[str, str]
-    scratch: Path
-    port: int
-    """0: any free port, anew for each start."""
-    ready_timeout_s: float
-    progress: BenchProgress
+    ground: Ground
 
     def run(self, measured: list[Measured]) -> bool:
         """Appends every finished load to `measured`; False if the user stopped it before the end.
@@ -46,7 +39,7 @@ class Bench:
         """
         try:
             for turn, contender in turns(self.plan):
-                self.progress.step(f"round {turn + 1} of {self.plan.rounds}: {contender}")
+                self.ground.progress.step(f"round {turn + 1} of {self.plan.rounds}: {contender}")
                 self.run_turn(turn, contender, measured)
         except (Interrupted, KeyboardInterrupt):
             return False
@@ -65,20 +58,19 @@ class Bench:
                 assert_never(contender)
 
     def _pomona(self, turn: int, measured: list[Measured]) -> None:
-        port = claim_port(self.port)
-        with tempfile.TemporaryDirectory(prefix="home-", dir=self.scratch) as home:
-            command = pomona_server(self.folder, port, self.env, Path(home), self.ready_timeout_s)
-            with serving(command) as server:
-                target = find_target(f"http://127.0.0.1:{port}/v1", None, None)
-                self._warm_up(server, target, turn)
-                if self.plan.single:
-                    load = measure(target, self.plan.single_load(turn), "  single stream", self.progress)
-                    measured.append(Measured(round=turn, contender=Contender.POMONA, single=True, load=load))
-                self._streams(target, turn, Contender.POMONA, measured)
+        with (
+            tempfile.TemporaryDirectory(prefix="home-", dir=self.ground.scratch) as home,
+            self.ground.pomona(Path(home)) as server,
+        ):
+            self._warm_up(server.process, server.target, turn)
+            if self.plan.single:
+                load = measure(server.target, self.plan.single_load(turn), "  single stream", self.ground.progress)
+                measured.append(Measured(round=turn, contender=Contender.POMONA, single=True, load=load))
+            self._streams(server.target, turn, Contender.POMONA, measured)
 
     def _mlx_lm(self, turn: int, measured: list[Measured]) -> None:
-        port = claim_port(self.port)
-        with serving(mlx_lm_server(self.folder, port, self.env, self.ready_timeout_s)) as server:
+        port = claim_port(self.ground.port)
+        with serving(mlx_lm_server(self.ground.folder, port, self.ground.env, self.ground.ready_timeout_s)) as server:
             target = mlx_lm_target(port)
             self._warm_up(server, target, turn)
             self._streams(target, turn, Contender.MLX_LM, measured)
@@ -86,18 +78,18 @@ class Bench:
     def _bare(self, turn: int, measured: list[Measured]) -> None:
         load = self.plan.single_load(turn)
         limit = BARE_START_S + BARE_TOKEN_S * load.max_tokens.mean * (load.requests + 1)
-        result = run_bare(bare_command(self.folder, load), self.env, limit)
+        result = run_bare(bare_command(self.ground.folder, load), self.ground.env, limit)
         measured.append(Measured(round=turn, contender=Contender.BARE, single=True, load=result))
 
     def _warm_up(self, server: RunningServer, target: Target, turn: int) -> None:
         for load in self.plan.warm_ups(turn):
-            for outcome in outcomes_of(target, load, f"  warm-up, streams {load.concurrency}", self.progress):
+            for outcome in outcomes_of(target, load, f"  warm-up, streams {load.concurrency}", self.ground.progress):
                 if isinstance(outcome, Failure):
                     raise BenchError(f"{server.name} failed in warm-up: {outcome.reason} (log: {server.last_words})")
 
     def _streams(self, target: Target, turn: int, contender: Contender, measured: list[Measured]) -> None:
         for concurrency in self.plan.streams:
-            load = measure(target, self.plan.load(turn, concurrency), f"  streams {concurrency}", self.progress)
+            load = measure(target, self.plan.load(turn, concurrency), f"  streams {concurrency}", self.ground.progress)
             measured.append(Measured(round=turn, contender=contender, single=False, load=load))
 
 

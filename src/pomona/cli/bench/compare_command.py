@@ -1,8 +1,5 @@
 """`pomona bench compare` as it is typed."""
 
-import os
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,14 +38,9 @@ def compare(
 
     from pomona.cli.bench.compare import Bench
     from pomona.cli.bench.comparison import Measured, conclude
-    from pomona.cli.bench.contenders import clean_environment
-    from pomona.cli.bench.environment import describe
-    from pomona.cli.bench.measure import sigterm_is_interrupt
+    from pomona.cli.bench.ground import ground
     from pomona.cli.bench.plan import Plan
-    from pomona.cli.bench.progress import BenchProgress
     from pomona.cli.bench.report import check_writable, comparison_table, finish
-    from pomona.cli.bench.subject import model_folder
-    from pomona.runtime import blas
 
     console = Console(stderr=True)
     plan = Plan(
@@ -62,21 +54,11 @@ def compare(
     )
     check_writable(out)
     measured: list[Measured] = []
-    with tempfile.TemporaryDirectory(prefix="pomona-bench-") as scratch, sigterm_is_interrupt():
-        folder = model_folder(model, tiny=tiny, scratch=Path(scratch), console=console)
-        env = clean_environment(os.environ, Path(scratch), blas.environment(blas.find()))
-        environment = describe(folder, env)
+    with ground(model, console, tiny=tiny, port=port, ready_timeout_s=ready_timeout) as here:
+        environment = here.environment
         for note in environment.notes:
             console.print(f"note: {note}", markup=False, highlight=False)
-        bench = Bench(
-            plan=plan,
-            folder=folder,
-            env=env,
-            scratch=Path(scratch),
-            port=port,
-            ready_timeout_s=ready_timeout,
-            progress=BenchProgress(console),
-        )
+        bench = Bench(plan=plan, ground=here)
         whole = bench.run(measured)
     comparison = conclude(environment, plan, measured, interrupted=not whole)
     finish(comparison, comparison_table(comparison), console, out)

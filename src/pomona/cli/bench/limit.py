@@ -1,24 +1,20 @@
 """Runs `bench limit`: the bare loop and Pomona side by side, in turn at each width, round after round."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import assert_never
 
 from pomona.cli.bench.answer import Failure
-from pomona.cli.bench.contenders import HOST, pomona_server
 from pomona.cli.bench.counters import scrape
 from pomona.cli.bench.floor import FloorRun, FloorTask
 from pomona.cli.bench.floor_process import FloorProcess, floor_process
+from pomona.cli.bench.ground import Ground, Pomona
 from pomona.cli.bench.limits import LimitPlan, Side, WidthRun, of_floor, of_outcomes
-from pomona.cli.bench.load import Load, Target
+from pomona.cli.bench.load import Load
 from pomona.cli.bench.measure import Interrupted, outcomes_of
-from pomona.cli.bench.models import find_target
 from pomona.cli.bench.plan import WARM_UP_TOKENS
 from pomona.cli.bench.problem import BenchError
 from pomona.cli.bench.progress import BenchProgress
-from pomona.cli.bench.server import RunningServer, claim_port, serving
 
 START_S = 120.0
 TOKEN_S = 5.0
@@ -30,12 +26,7 @@ class LimitBench:
     """Both sides are alive all the time and idle while the other runs, so neighbouring runs are paired closely."""
 
     plan: LimitPlan
-    folder: Path
-    env: Mapping[str, str]
-    scratch: Path
-    port: int
-    ready_timeout_s: float
-    progress: BenchProgress
+    ground: Ground
 
     def run(self, measured: list[WidthRun]) -> bool:
         """Appends every finished batch to `measured`; False if the user stopped it before the end.
@@ -44,13 +35,13 @@ class LimitBench:
         """
         try:
             with contextlib.ExitStack() as stack:
-                floor = stack.enter_context(floor_process(self.folder, self.plan.loader, self.env))
-                server = stack.enter_context(self._serving()) if self.plan.server else None
-                sides = Sides(floor, server, self.progress)
+                floor = stack.enter_context(floor_process(self.ground.folder, self.plan.loader, self.ground.env))
+                server = self._server(stack) if self.plan.server else None
+                sides = Sides(floor, server, self.ground.progress)
                 for width in self.plan.widths:
                     sides.warm_up(self.plan.load("warm-up", width, WARM_UP_TOKENS))
                 for turn in range(self.plan.rounds):
-                    self.progress.step(f"round {turn + 1} of {self.plan.rounds}")
+                    self.ground.progress.step(f"round {turn + 1} of {self.plan.rounds}")
                     for width, side in self.plan.turns(turn):
                         load = self.plan.load(f"round {turn}", width, self.plan.max_tokens)
                         measured.append(sides.measure(turn, load, side))
@@ -58,25 +49,9 @@ class LimitBench:
             return False
         return True
 
-    @contextlib.contextmanager
-    def _serving(self) -> Iterator["Server"]:
-        port = claim_port(self.port)
-        config = self.scratch / "pomona.toml"
-        config.write_text(f"[worker]\nmax_running = {max(self.plan.widths)}\n", encoding="utf-8")
-        home = self.scratch / "home"
-        command = pomona_server(self.folder, port, self.env, home, self.ready_timeout_s, config=config)
-        with serving(command) as process:
-            url = f"http://{HOST}:{port}"
-            yield Server(process=process, url=url, target=find_target(f"{url}/v1", None, None))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """Pomona as it runs. `url` has no path."""
-
-    process: RunningServer
-    url: str
-    target: Target
+    def _server(self, stack: contextlib.ExitStack) -> Pomona:
+        config = f"[worker]\nmax_running = {max(self.plan.widths)}\n"
+        return stack.enter_context(self.ground.pomona(self.ground.scratch / "home", config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +59,7 @@ class Sides:
     """The two that are compared, started; `server` is None where only the bare loop runs."""
 
     floor: FloorProcess
-    server: Server | None
+    server: Pomona | None
     progress: BenchProgress
 
     def warm_up(self, load: Load) -> None:

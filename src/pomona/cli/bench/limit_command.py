@@ -1,9 +1,6 @@
 """`pomona bench limit` as it is typed."""
 
 import dataclasses
-import os
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,15 +38,10 @@ def limit(
     """Run a bare MLX loop on a model, the floor for any server, and Pomona beside it; print the ratios."""
     from rich.console import Console
 
-    from pomona.cli.bench.contenders import clean_environment
-    from pomona.cli.bench.environment import describe
+    from pomona.cli.bench.ground import ground
     from pomona.cli.bench.limit import LimitBench
     from pomona.cli.bench.limits import LimitPlan, WidthRun, conclude
-    from pomona.cli.bench.measure import sigterm_is_interrupt
-    from pomona.cli.bench.progress import BenchProgress
     from pomona.cli.bench.report import check_writable, finish, limit_table
-    from pomona.cli.bench.subject import model_folder
-    from pomona.runtime import blas
 
     console = Console(stderr=True)
     plan = LimitPlan(
@@ -63,23 +55,13 @@ def limit(
     )
     check_writable(out)
     measured: list[WidthRun] = []
-    with tempfile.TemporaryDirectory(prefix="pomona-bench-") as scratch, sigterm_is_interrupt():
-        folder = model_folder(model, tiny=tiny, scratch=Path(scratch), console=console)
-        env = clean_environment(os.environ, Path(scratch), blas.environment(blas.find()))
-        environment = describe(folder, env)
+    with ground(model, console, tiny=tiny, port=port, ready_timeout_s=ready_timeout) as here:
+        environment = here.environment
         if loader is Loader.POMONA or not server:
             environment = dataclasses.replace(environment, notes=())
         for note in environment.notes:
             console.print(f"note: {note}", markup=False, highlight=False)
-        bench = LimitBench(
-            plan=plan,
-            folder=folder,
-            env=env,
-            scratch=Path(scratch),
-            port=port,
-            ready_timeout_s=ready_timeout,
-            progress=BenchProgress(console),
-        )
+        bench = LimitBench(plan=plan, ground=here)
         whole = bench.run(measured)
     limits = conclude(environment, plan, measured, interrupted=not whole)
     finish(limits, limit_table(limits), console, out)

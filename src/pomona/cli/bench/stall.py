@@ -1,22 +1,16 @@
 """Runs `bench stall`: a long prompt alone, and one beside streams that already run."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 
 from pomona.cli.bench.answer import Answer, AnswerReader
-from pomona.cli.bench.contenders import HOST, pomona_server
 from pomona.cli.bench.conversation import ASK_S, ask, question, send
+from pomona.cli.bench.ground import Ground
 from pomona.cli.bench.load import Target
-from pomona.cli.bench.models import find_target
 from pomona.cli.bench.problem import BenchError
-from pomona.cli.bench.progress import BenchProgress
-from pomona.cli.bench.server import claim_port, serving
 from pomona.cli.bench.stalls import Stall, StallPlan, stall_of
 
 SETTLED = 8
@@ -32,18 +26,15 @@ class StallBench:
     """`runs` grows as it goes, so an interrupt loses nothing."""
 
     plan: StallPlan
-    folder: Path
-    env: Mapping[str, str]
-    scratch: Path
-    port: int
-    ready_timeout_s: float
-    progress: BenchProgress
+    ground: Ground
     runs: list[Stall] = field(default_factory=list)
 
     def run(self) -> bool:
         """False if the user stopped it before the end. Raises BenchError if the server or a request fails."""
         try:
-            with self._serving() as target:
+            config = f"[worker]\nstall_s = {self.plan.stall_s}\n"
+            with self.ground.pomona(self.ground.scratch / "home", config) as server:
+                target = server.target
                 ask(target, [question(f"{self.plan.seed} warm-up")], FEW)
                 for turn in range(self.plan.rounds):
                     self.runs.append(self._round(target, turn))
@@ -52,13 +43,13 @@ class StallBench:
         return True
 
     def _round(self, target: Target, turn: int) -> Stall:
-        self.progress.step(f"round {turn + 1} of {self.plan.rounds}")
+        self.ground.progress.step(f"round {turn + 1} of {self.plan.rounds}")
         seed = f"{self.plan.seed} round {turn}"
         alone = ask(target, [question(f"{seed} alone", self.plan.prompt_words)], FEW)
-        self.progress.step(f"  alone: {alone.ttft:.2f} s to the first token of {alone.prompt_tokens} tokens")
+        self.ground.progress.step(f"  alone: {alone.ttft:.2f} s to the first token of {alone.prompt_tokens} tokens")
         stall = asyncio.run(self._beside(target, turn, seed, alone))
         beside = f"{stall.beside_ttft_ms / 1e3:.2f} s, longest gap {stall.longest_gap_ms:.0f} ms"
-        self.progress.step(f"  beside {self.plan.streams} streams: {beside}, a step {stall.step_ms:.0f} ms")
+        self.ground.progress.step(f"  beside {self.plan.streams} streams: {beside}, a step {stall.step_ms:.0f} ms")
         return stall
 
     async def _beside(self, target: Target, turn: int, seed: str, alone: Answer) -> Stall:
@@ -85,16 +76,6 @@ class StallBench:
             return stall_of(turn, alone, beside, [reader.moments for reader in readers], sent)
         except ValueError as error:
             raise BenchError(f"{error}: they ended by themselves, or failed; ask for a shorter prompt") from error
-
-    @contextlib.contextmanager
-    def _serving(self) -> Iterator[Target]:
-        port = claim_port(self.port)
-        config = self.scratch / "pomona.toml"
-        config.write_text(f"[worker]\nstall_s = {self.plan.stall_s}\n", encoding="utf-8")
-        home = self.scratch / "home"
-        command = pomona_server(self.folder, port, self.env, home, self.ready_timeout_s, config=config)
-        with serving(command):
-            yield find_target(f"http://{HOST}:{port}/v1", None, None)
 
 
 async def _until_seen(readers: list[AnswerReader], counts: list[int]) -> None:

@@ -1,8 +1,5 @@
 """`pomona bench stall` as it is typed."""
 
-import os
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,32 +22,17 @@ def stall(
     """Send a long prompt beside running streams: how long do they stall, and what does it cost the prompt?"""
     from rich.console import Console
 
-    from pomona.cli.bench.contenders import clean_environment
-    from pomona.cli.bench.environment import describe
-    from pomona.cli.bench.measure import sigterm_is_interrupt
-    from pomona.cli.bench.progress import BenchProgress
+    from pomona.cli.bench.ground import ground
     from pomona.cli.bench.report import check_writable, finish, stall_table
     from pomona.cli.bench.stall import StallBench
     from pomona.cli.bench.stalls import StallPlan, conclude
-    from pomona.cli.bench.subject import model_folder
-    from pomona.runtime import blas
 
     console = Console(stderr=True)
     plan = StallPlan(rounds=rounds, streams=streams, prompt_words=prompt_words, stall_s=stall_s, seed=seed)
     check_writable(out)
-    with tempfile.TemporaryDirectory(prefix="pomona-bench-") as scratch, sigterm_is_interrupt():
-        folder = model_folder(model, tiny=tiny, scratch=Path(scratch), console=console)
-        env = clean_environment(os.environ, Path(scratch), blas.environment(blas.find()))
-        bench = StallBench(
-            plan=plan,
-            folder=folder,
-            env=env,
-            scratch=Path(scratch),
-            port=port,
-            ready_timeout_s=ready_timeout,
-            progress=BenchProgress(console),
-        )
-        environment = describe(folder, env)
+    with ground(model, console, tiny=tiny, port=port, ready_timeout_s=ready_timeout) as here:
+        environment = here.environment
+        bench = StallBench(plan=plan, ground=here)
         whole = bench.run()
     stalls = conclude(environment, plan, bench.runs, interrupted=not whole)
     finish(stalls, stall_table(stalls), console, out)
