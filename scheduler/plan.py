@@ -114,7 +114,9 @@ def _expire(state: State, now: float, settled: Set[RequestId]) -> Iterator[Refus
             if now < _patience_ends(state, job):
                 break
             if job.id not in settled:
-                waited = f"the request waited {now - job.waiting_since:.0f} s for a free place"
+                ready = any(state.workers_of(job.request.model))
+                what = "a free place" if ready else f"model {job.request.model} to load"
+                waited = f"the request waited {now - job.waiting_since:.0f} s for {what}"
                 limit = f"the limit is {state.limits.max_waiting_s:g} s (scheduler.max_waiting_s)"
                 retry = state.rate.retry_after_s(state.waiting, now)
                 yield Refuse(job.id, Refusal("waited_too_long", f"{waited}; {limit}; send it again later", retry))

@@ -158,7 +158,7 @@ def test_what_waits_for_a_model_that_does_not_come_is_refused_at_its_deadline_an
         assert list(house.refused) == ["n0"] * (second >= 30) + ["n1"] * (second >= 40)
     for why in house.refused.values():
         assert why.kind == "waited_too_long"
-        assert "waited 30 s" in why.message
+        assert "waited 30 s for model n to load" in why.message
         assert "scheduler.max_waiting_s" in why.message
     while house.core.state.jobs:
         house.step(worker)
