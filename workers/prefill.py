@@ -15,6 +15,8 @@ SHARED_REACH = 1024
 """Tokens up to which a prompt is computed together with others; beyond it, copying its KV costs more than it saves."""
 WORTH_WAITING = 32
 """Tokens of a common beginning for which a prompt waits until another has computed them."""
+WORTH_MARKING = 32
+"""Tokens behind the last stored state from which on a fork gets a forward that ends there, to be marked."""
 
 
 class Prefill:
@@ -33,6 +35,7 @@ class Prefill:
         self.done = 0
         self._stored = 0  # tokens whose whole blocks are handed to the disk
         self._marks: list[Mark] = []
+        self._fork = 0
 
     @property
     def left(self) -> int:
@@ -63,6 +66,8 @@ class Prefill:
         self._looked_up = True
         self.caches = make_prompt_cache(self._model)
         self.restored = self.done = self._stored = self._prefixes.restore(self._tokens, self._salt, self.caches)
+        fork = self._prefixes.fork(self._tokens, self._salt)
+        self._fork = fork if fork - self.done >= WORTH_MARKING else 0
         first = self.rows[0]  # for the others all of the prompt counts as restored
         first.cached_tokens = min(self.restored, len(first.request.prompt))
 
@@ -83,7 +88,8 @@ class Prefill:
 
     def chunk(self, count: int) -> int:
         """How many tokens of at most `count` its next forward computes."""
-        return self._prefixes.chunk(self.done, min(self.left, count))
+        stop = self._fork if self._fork > self.done else len(self._tokens)
+        return self._prefixes.chunk(self.done, min(stop - self.done, count))
 
     def next_tokens(self, count: int) -> list[int]:
         return self._tokens[self.done : self.done + count]
@@ -93,7 +99,7 @@ class Prefill:
         self.done += count
         held = self._tokens[: self.done]
         self._stored = self._prefixes.store(held, self._salt, self.caches, self._stored, last=False)
-        self._marks = self._prefixes.marked(self._marks, self.caches, self.done)
+        self._marks = self._prefixes.marked(self._marks, self.caches, self.done, self._fork)
 
     def store(self) -> None:
         """Remember what was computed, also what a cancelled request leaves; it is not written any more."""

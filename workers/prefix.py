@@ -142,12 +142,19 @@ class PrefixStore:
         if supports(caches):
             self._recent.remember(tokens, salt, caches, marks)
 
-    def marked(self, marks: Sequence[Mark], caches: list[Any], held: int) -> list[Mark]:
-        """`marks`, for `remember`, with one of what layers of state hold behind `held` tokens where a block ends there.
+    def fork(self, tokens: Sequence[int], salt: str) -> int:
+        """Where `tokens` leave what the RAM tier holds, if state would be of use there: the next may leave there too.
+
+        It is mostly the end of a system prompt. 0 where no layer holds state.
+        """
+        return self._recent.shared(tokens, salt) if self._form.layout.has_state else 0
+
+    def marked(self, marks: Sequence[Mark], caches: list[Any], held: int, fork: int) -> list[Mark]:
+        """`marks`, for `remember`, and what layers of state hold behind `held` tokens if a block or `fork` ends there.
 
         Older ones are left out as far as they are more than the RAM tier would keep.
         """
-        if not self.keeps_recent or not self._form.layout.has_state or held % self._form.tokens:
+        if not self.keeps_recent or not self._form.layout.has_state or (held % self._form.tokens and held != fork):
             return list(marks)
         return self._recent.thinned([*marks, take_mark(caches, held)])
 

@@ -67,7 +67,7 @@ def take_mark(caches: Sequence[Any], tokens: int) -> Mark:
     """Copy what the layers of state hold behind `tokens` tokens; empty where there are none."""
     each = [cache for cache in layers.leaves(caches) if layers.is_state(cache)]
     states = tuple(tuple(mx.contiguous(array) for array in layers.state(cache)) for cache in each)
-    mx.eval(states)
+    mx.async_eval(states)
     return Mark(tokens, states)
 
 
@@ -134,6 +134,11 @@ class RecentPrefixes:
         self._replace([best], best)
         return best, most
 
+    def shared(self, tokens: Sequence[int], salt: str) -> int:
+        """The most tokens with which `tokens` and an entry begin, whether they can be restored or not."""
+        wanted = np.array(tokens, dtype=np.int64)
+        return max((self._common(entry, wanted, salt) for entry in self._entries), default=0)
+
     def clear(self) -> None:
         self._entries.clear()
         self._bytes = 0
@@ -157,7 +162,7 @@ def _entry(tokens: Sequence[int], salt: str, caches: Sequence[Any], marks: Seque
     each = list(layers.leaves(caches))
     held = [cache for cache in each if not layers.is_state(cache)]
     slices = tuple(tuple(layers.slices(cache, 0, len(tokens))) for cache in held)
-    mx.eval(slices)
+    mx.async_eval(slices)
     entry = Entry(np.array(tokens, dtype=np.int64), salt, slices, sum(int(cache.nbytes) for cache in held), marks=())
     if len(held) == len(each):
         return entry

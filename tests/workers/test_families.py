@@ -9,7 +9,7 @@ import pytest
 from pomona.cache.client import CacheClient
 from pomona.cache.keys import Fingerprint
 from pomona.runtime.mailbox import Peer
-from pomona.workers.prefill import Prefill, plan_chunk, run_chunk
+from pomona.workers.prefill import WORTH_MARKING, Prefill, plan_chunk, run_chunk
 from pomona.workers.prefix import PrefixStore
 from pomona.workers.recent import RecentPrefixes
 from pomona.workers.row import Row
@@ -205,3 +205,25 @@ def test_marks_of_a_long_prompt_stay_within_the_memory_of_their_tier() -> None:
     while prefill.left:
         run_chunk(model_of("recurrent"), plan_chunk([prefill], 100))
         assert prefill.nbytes <= 4 * size
+
+
+def test_the_end_of_a_system_prompt_is_marked_once_two_prompts_have_left_it() -> None:
+    """Blocks are long where the state is large; the third prompt computes none of what it shares."""
+    family = "hybrid"
+    layout = probe_layout(model_of(family))
+    root = Fingerprint(family, "t", layout, 64).root
+    store = PrefixStore(None, root, layout, 64, RecentPrefixes(1 << 30))
+    system, restored = words(7, 64 + WORTH_MARKING + 5), []
+    for number in range(4):
+        tokens = (*system, *words(20 + number, 9 + AFTER))
+        prefill = prefill_of(family, tokens, store)
+        restored.append(prefill.restored)
+        while prefill.left > AFTER + 1:
+            run_chunk(model_of(family), plan_chunk([prefill], min(25, prefill.left - AFTER - 1)))
+        prefill.store()
+        goes_on_as_cold(family, prefill, tokens, cold_logits(family, tokens))
+    assert restored == [0, 64, len(system), len(system)]
+    short = (*words(7, WORTH_MARKING - 1), *words(30, 9))
+    for _ in range(2):
+        prefill = prefill_of(family, short, store)
+        assert plan_chunk([prefill], 100) == [(prefill, len(short) - 1)], "not worth a forward of its own"

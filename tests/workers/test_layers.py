@@ -48,6 +48,8 @@ def test_a_filled_cache_goes_on_as_its_source_and_leaves_it_alone(
         fill(twin, arrays, tokens)
         assert (twin.offset, holds(twin, tokens), empty(twin)) == (tokens, True, False)
         assert describe(twin) == describe(source)
+        if kind == "rotating":
+            assert twin._idx == min(tokens, WINDOW), "the oldest is written over next"
     for piece in after:
         append(source, tokens, piece)
         append(twins[0], tokens, piece)
