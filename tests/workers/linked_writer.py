@@ -34,7 +34,7 @@ def content(number: int) -> tuple[bytes, bytes]:
 
 
 def main(endpoint: str, service: int, incarnation: int, number: int) -> None:
-    client = CacheClient(endpoint, Peer(NAME, incarnation))
+    client = CacheClient(endpoint, Peer(NAME, incarnation), timeout_s=30.0)
     client.on_roster(Roster((ActorStatus(ActorName("cache"), "cache", service, "ready"),)))
     while True:
         header, payload = content(number)

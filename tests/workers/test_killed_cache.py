@@ -21,7 +21,8 @@ VICTIMS = ("writer", "service", "both")
 
 def started(house: CacheHouse) -> CacheProcess:
     """The service anew; its writer has the same incarnation."""
-    house.workers = (worker_status(NAME, house.incarnation + 1), worker_status("worker:reader", 1))
+    names = ("worker:reader", "worker:verifier")
+    house.workers = (worker_status(NAME, house.incarnation + 1), *(worker_status(name, 1) for name in names))
     service = CacheProcess(house)
     house.send(house.roster())
     return service
@@ -95,7 +96,7 @@ def verify(folder: Path, house: CacheHouse, before: dict[int, Block], lease: Lea
     """Read back everything that lay in the folder when the service was started."""
     leased = {int.from_bytes(block.key, "little") for block in lease.blocks}
     assert leased <= before.keys(), "what somebody reads is not evicted, nor lost with the service"
-    with house.client("worker:reader", timeout_s=DEADLINE_S) as reader:
+    with house.client("worker:verifier", timeout_s=DEADLINE_S) as reader:
         after = stats(reader)
         assert (after.blocks, after.quarantined_bytes, after.reserved_bytes) == (len(before), 0, 0)
         assert after.bytes == sum(block.size for block in before.values()) <= QUOTA
