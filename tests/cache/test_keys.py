@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.cache.block import Block
-from pomona.cache.keys import Fingerprint, chain
+from pomona.cache.keys import FORMAT_VERSION, Fingerprint, chain
 from pomona.cache.layout import LARGEST_BLOCK, ArrayLayout, KVLayout, LayerLayout, plain
 from pomona.cache.messages import BlockKey
 
@@ -66,6 +66,11 @@ def test_keys_are_the_same_in_every_version_and_process() -> None:
 )
 def test_whatever_changes_the_bytes_changes_the_root(other: Fingerprint) -> None:
     assert other.root("") != ROOT
+
+
+def test_another_format_version_has_another_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pomona.cache.keys.FORMAT_VERSION", FORMAT_VERSION + 1)
+    assert PRINT.root("") != ROOT
 
 
 def test_salts_share_no_block() -> None:
