@@ -10,8 +10,12 @@ from pomona.config import CacheConfig, Config
 from pomona.runtime.mailbox import Peer
 from pomona.runtime.wire import replace
 from pomona.workers.layers import UnsupportedCacheError
+from pomona.workers.prefill import Prefill, plan_chunk, run_chunk
+from pomona.workers.row import Row
 from pomona.workers.storage import open_prefix_store, probe_layout
-from tests.workers.engines import tiny
+from tests.cache.house import DEADLINE_S, CacheHouse
+from tests.support.tiny_model import build_tiny_model
+from tests.workers.engines import ask, tiny, words
 from tests.workers.families import SETTINGS, model_of
 from tests.workers.lone_cache import LoneCaches
 
@@ -96,3 +100,24 @@ def test_without_a_disk_the_memory_keeps_a_model_with_state(tmp_path: Path) -> N
     assert 16 <= block <= 512
     assert store.chunk(block - 3, 1000) == 3
     assert store.chunk(block, 1000) == block
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_next"])
+def test_a_restarted_worker_restores_what_a_model_with_state_had_stored(tmp_path: Path, family: str) -> None:
+    folder = build_tiny_model(tmp_path / "model", family)
+    loaded = tiny(family)
+    with CacheHouse(tmp_path / "kv", block_bytes=1) as house:
+        restored = []
+        for incarnation in (1, 2):
+            store = open_prefix_store(Peer("worker:m", incarnation), house.config, folder, loaded.model)
+            store.on_roster(house.roster())
+            block = store.chunk(0, 1000)
+            prompt = words(1, 2 * block + 5)
+            prefill = Prefill(loaded.model, Row(ask("a", prompt), loaded.vocabulary, loaded.eos), store)
+            prefill.begin()
+            restored.append(prefill.restored // block)
+            while prefill.left:
+                run_chunk(loaded.model, plan_chunk([prefill], 1000))
+            store.close(DEADLINE_S)
+            assert (store.stored_blocks, store.dropped_blocks) == (0 if incarnation == 2 else 2, 0)
+        assert restored == [0, 2]
