@@ -9,6 +9,9 @@ from pomona.gateway.body import JsonObject, encode_json
 from pomona.scheduler.client import Rejected
 
 Dialect = Literal["openai", "anthropic"]
+PROMPT = "(prompt)"
+"""Names the prompt in an `ApiError`; the answer says what its route calls it."""
+PROMPT_FIELDS = {"/v1/completions": "prompt", "/v1/responses": "input"}
 
 
 class ApiError(Exception):
@@ -46,7 +49,7 @@ def context_too_long(prompt: int, wanted: int | None, context: int, model: str) 
         400,
         f"the context of model {model} is {context} tokens, and the request needs {asked}: {mend}",
         code="context_length_exceeded",
-        param="messages" if wanted is None else "max_tokens",
+        param=PROMPT if wanted is None else "max_tokens",
     )
 
 
@@ -56,7 +59,7 @@ def from_rejection(rejected: Rejected) -> ApiError:
         case "unknown_model":
             return ApiError(404, rejected.message, code="model_not_found", param="model")
         case "context_length" | "prompt_length":
-            return ApiError(400, rejected.message, code="context_length_exceeded", param="messages")
+            return ApiError(400, rejected.message, code="context_length_exceeded", param=PROMPT)
         case "kv_memory":
             return ApiError(400, rejected.message, code="kv_memory", param="max_tokens")
         case "queue_full" | "client_limit":
@@ -121,14 +124,14 @@ def openai_body(error: ApiError) -> JsonObject:
     detail: JsonObject = {
         "message": error.message,
         "type": openai_type(error.status),
-        "param": error.param,
+        "param": None if error.param == PROMPT else error.param,
         "code": error.code,
     }
     return {"error": detail}
 
 
 def anthropic_body(error: ApiError, request_id: str) -> JsonObject:
-    told = error.param is None or error.message.startswith(error.param)
+    told = error.param in (None, PROMPT) or error.message.startswith(error.param)
     message = error.message if told else f"{error.param}: {error.message}"
     detail: JsonObject = {"type": anthropic_type(error.status), "message": message}
     return {"type": "error", "error": detail, "request_id": request_id}
@@ -141,5 +144,7 @@ def request_id(scope: Scope) -> str:
 
 
 def error_response(error: ApiError, scope: Scope) -> Response:
+    if error.param == PROMPT:
+        error.param = PROMPT_FIELDS.get(scope["path"], "messages")
     body = anthropic_body(error, request_id(scope)) if dialect(scope) == "anthropic" else openai_body(error)
     return Response(encode_json(body), error.status, error.headers, "application/json")

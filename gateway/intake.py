@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from pomona.gateway.cache_salt import salt_of
 from pomona.gateway.catalog import ServedModel
-from pomona.gateway.errors import ApiError, request_id
+from pomona.gateway.errors import ApiError, invalid, request_id
 from pomona.gateway.ids import new_request_id
 from pomona.gateway.sampling import SamplerFields, choice_seed, room
 from pomona.gateway.services import Services
@@ -49,7 +49,7 @@ class Intake:
         state = next((state for state in services.source.models if state.id == model_id), None)
         if state is not None and state.state == "failed":
             reason = f": {state.detail}" if state.detail else ""
-            raise ApiError(503, f"model {model_id} failed to load{reason}", code="unavailable", retry_after_s=30)
+            raise ApiError(503, f"model {model_id} has failed{reason}", code="unavailable", retry_after_s=30)
         labels: dict[str, str] = http.scope["state"]
         client, owner, tenant = (labels.get(name, "") for name in ("client", "owner", "tenant"))
         return cls(services, model, client, owner, request_id(http.scope), tenant)
@@ -73,6 +73,14 @@ class Intake:
 
         `wanted` is the client's max_tokens; with `clamp` it is cut to what the context leaves instead of refused.
         """
+        most = self.services.config.scheduler.max_per_client
+        if most and len(prompts) * choices > most:
+            raise invalid(
+                f"{len(prompts) * choices} answers at once (n for each prompt) are more than a client may have running "
+                f"or waiting, {most} (scheduler.max_per_client); ask for fewer, or raise the setting",
+                "n" if choices > 1 else "prompt",
+                "client_limit",
+            )
         sampling = fields.sampling(self.model.defaults, await self.model.prompts.vocabulary())
         requests = []
         for prompt in prompts:

@@ -20,6 +20,7 @@ class Announcer:
         self._last = Roster(())
         self._listening = False
         self._stopping = False
+        self._was_ready: set[str] = set()
         self._status: Status | None = None
 
     def changed(self, roster: Roster) -> None:
@@ -29,6 +30,8 @@ class Announcer:
             before = last.find(actor.name)
             if before is None or (before.state, before.detail) != (actor.state, actor.detail):
                 self._actor_changed(actor, before)
+            if actor.state == "ready":
+                self._was_ready.add(actor.name)
         if not self._stopping and any(actor.state == "stopping" for actor in roster.actors):
             self._stopping = True
             grace_s = self._config.stop_grace_s
@@ -44,8 +47,9 @@ class Announcer:
         match actor.state:
             case "starting" if actor.kind == "worker":
                 self._show_status(f"{label}: {actor.detail}")
-            case "ready" if before is not None and before.state != "ready" and self._listening:
-                self._say(f"{label}: ready again (process {actor.pid})")
+            case "ready" if self._listening and before is not None and before.state != "ready":
+                again = " again" if actor.name in self._was_ready else ""
+                self._say(f"{label}: ready{again} (process {actor.pid})")
             case "ready" if actor.kind == "worker" and not self._listening:
                 self._show_status(f"{label}: ready")
             case "dead":

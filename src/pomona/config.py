@@ -63,8 +63,8 @@ class WorkerConfig(Section, kw_only=True):
     stall_s: Seconds = 0.7
     """Seconds of one prefill forward, of which one at most comes between two tokens of a running stream."""
     kv_bytes: Size = 0
-    """KV of running requests in one worker; 0: half of the memory that is free once its model is loaded, shared evenly
-    among all workers."""
+    """KV of running requests in one worker, without what pads their buffers; 0: half of the memory that is free once
+    its model is loaded, shared evenly among all workers."""
 
 
 class CacheConfig(Section, kw_only=True):

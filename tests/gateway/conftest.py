@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from pomona.config import CacheConfig, Config, GatewayConfig, ModelConfig
+from pomona.config import CacheConfig, Config, GatewayConfig, ModelConfig, SchedulerConfig
 from pomona.gateway.actor import HttpServer
 from pomona.gateway.app import create_app
 from pomona.gateway.catalog import Catalog
@@ -86,9 +86,14 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
     opened: list[Gateway] = []
 
     def open_one(
-        script: Script | None = None, model_path: str = "", cache: CacheConfig | None = None, **settings: Any
+        script: Script | None = None,
+        model_path: str = "",
+        cache: CacheConfig | None = None,
+        max_per_client: int = 0,
+        **settings: Any,
     ) -> Gateway:
         config = Config(
+            scheduler=SchedulerConfig(max_per_client=max_per_client),
             cache=cache or CacheConfig(),
             gateway=GatewayConfig(**settings),
             models=(

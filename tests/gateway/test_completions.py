@@ -96,3 +96,31 @@ async def test_what_cannot_be_completed_is_named(gateway: Gateway, field: JsonBo
     response = await gateway.http.post(URL, json=ASK | field)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"n": 4}, "n"), ({"prompt": [[5]] * 4}, "prompt"), ({"prompt": [[5], [6]], "n": 2}, "n")]
+)
+async def test_more_answers_than_a_client_may_have_are_refused_at_once(
+    open_gateway: GatewayFactory, fields: JsonBody, param: str
+) -> None:
+    gateway = open_gateway(max_per_client=3)
+    assert (await gateway.http.post(URL, json=ASK | {"n": 3})).status_code == 200
+    gateway.source.submitted.clear()
+    refused = await gateway.http.post(URL, json=ASK | fields)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (400, param, "client_limit")
+    assert "4 answers" in error["message"]
+    assert "3 (scheduler.max_per_client)" in error["message"]
+    assert gateway.source.submitted == []
+
+
+async def test_a_prompt_that_is_too_long_is_called_what_its_route_calls_it(gateway: Gateway) -> None:
+    text = "€" * 300
+    for path, field, value in (
+        ("/v1/completions", "prompt", text),
+        ("/v1/responses", "input", text),
+        ("/v1/chat/completions", "messages", [{"role": "user", "content": text}]),
+    ):
+        answer = await gateway.http.post(path, json={"model": "tiny", field: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), answer.text

@@ -87,6 +87,12 @@ def test_death_and_return_are_told() -> None:
     assert screen.show(("worker:a", "ready", ""), *VITAL) == ["a: ready again (process 7)"]
 
 
+def test_a_replica_that_comes_later_is_not_there_again() -> None:
+    screen = Screen("a")
+    screen.show(("worker:a:0", "ready", ""), ("worker:a:1", "starting", "loading"), *VITAL)
+    assert screen.show(("worker:a:1", "ready", ""), *VITAL) == ["a: ready (process 7)"]
+
+
 def test_a_lost_cache_is_told_with_what_it_means() -> None:
     screen = Screen("a")
     lines = screen.show(("worker:a", "starting", "x"), ("cache", "failed", "the folder is in use"), *VITAL)
