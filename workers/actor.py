@@ -96,6 +96,14 @@ class WorkerActor:
                 f"model {self._settings.id}: {budget} bytes (worker.kv_bytes, or half of what is free) hold no KV of a "
                 f"single short request, which takes {cost.bytes_for(1)}; raise the setting or free memory"
             )
+        if fitting < context:
+            log.warning(
+                "context-cut model=%s tokens=%d of=%d: %d bytes of KV (worker.kv_bytes, or half of what is free)",
+                self._settings.id,
+                fitting,
+                context,
+                budget,
+            )
         ready = WorkerReady(self._settings.id, engine.max_running, fitting, cost, budget)
         return engine, prefixes, ready
 

@@ -69,3 +69,9 @@ async def test_a_prompt_beyond_the_memory_is_refused_with_the_numbers_and_a_runn
             assert "prompt" in message
     await listen_all(tight.url, [body("short", tokens=20)], running)
     assert (running[0].error, running[0].completion_tokens) == (None, 20)
+
+
+def test_a_context_that_the_memory_cuts_short_is_told_at_the_start(tight: Server) -> None:
+    (line,) = [line for line in tight.log.splitlines() if "context-cut" in line]
+    assert f"tokens={CONTEXT} of=8192" in line
+    assert "worker.kv_bytes" in line
