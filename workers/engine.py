@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 SMALLEST_CHUNK = 16
 """Prompt tokens of a prefill forward under the tightest budget."""
+MARGIN = 0.7
+"""Share of the stall bound that a forward aims at while rows run: what it really takes varies by about the rest."""
 
 
 class EngineLimits(NamedTuple):
@@ -259,7 +261,8 @@ class Engine:
         self._prefill_is_next = False
         first = self._prefills[0]
         first.begin()
-        tokens = self.meter.prefill_cost.tokens_within(self._limits.stall_s, first.done)
+        seconds = self._limits.stall_s * (MARGIN if self._batch.rows else 1.0)
+        tokens = self.meter.prefill_cost.tokens_within(seconds, first.done)
         parts = plan_chunk(self._prefills, min(self._limits.prefill_chunk, max(SMALLEST_CHUNK, tokens)))
         self.meter.restored(sum(prefill.restored for prefill, _ in parts if not prefill.computed))
         return self._advance(parts)

@@ -467,3 +467,19 @@ def test_kv_bytes_are_those_of_running_and_prefilling_rows() -> None:
     while engine.progress():
         engine.step()
     assert engine.stats().kv_bytes == row
+
+
+def test_a_chunk_stays_below_the_bound_while_rows_run() -> None:
+    """What a forward takes varies; nobody waits for the one of an idle engine."""
+    model = Watched(tiny().model)
+    engine = make_engine(tiny(), prefill_chunk=64, stall_s=0.2999, model=model)
+    engine.assign(ask("running", prompt(2, 5), max_tokens=50, ignore_eos=True))
+    engine.step()
+    engine.step()
+    engine.forget_costs()
+    engine.meter.prefill_cost.observe(100, 1.0)
+    engine.assign(ask("r", prompt(1, 500)))
+    model.widths.clear()
+    while engine.progress().get(RequestId("r"), 0) == 0:
+        engine.step()
+    assert engine.progress()[RequestId("r")] == 20

@@ -56,7 +56,7 @@ class Told(NamedTuple):
 
 
 def chats(count: int) -> list[Request]:
-    return [ask(f"chat{seed}", words(seed, 5 + seed), max_tokens=400, ignore_eos=True) for seed in range(count)]
+    return [ask(f"chat{seed}", words(seed, 5 + seed), max_tokens=700, ignore_eos=True) for seed in range(count)]
 
 
 def until_all_run(engine: Engine, requests: Sequence[Request]) -> None:
