@@ -28,7 +28,7 @@ def grouped_attention(
     if `cache` is a `SlotCache` and the keys are all that it holds. There a model's own "causal", or None for one token,
     stands for what each row may look at. Raises `NotApart` for rows apart and keys that are not what `cache` returned.
     """
-    if isinstance(cache, SlotCache) and _is_whole(cache, keys, queries.shape[2]):
+    if isinstance(cache, SlotCache) and _is_whole(cache, keys):
         shared, tokens = cache.shared, queries.shape[2]
         if isinstance(mask, str) or (mask is None and tokens == 1):
             mask = shared.mask(tokens, None)
@@ -46,7 +46,7 @@ class NotApart(Exception):
     """A model does with keys what cannot be done where rows stand apart."""
 
 
-def _is_whole(cache: SlotCache, keys: mx.array, tokens: int) -> bool:
+def _is_whole(cache: SlotCache, keys: mx.array) -> bool:
     """True if `keys` are all that the cache holds."""
     if cache.shared.apart:
         if keys is not cache.fetched:

@@ -1,6 +1,6 @@
 """The rows that decode together, over one cache for each layer of the model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -43,35 +43,23 @@ class Batch:
         index = len(self.rows) if apart else self._shared.in_slots
         if self.width_limit == 1:
             self._caches = list(caches)
-        elif self._long is not None:
-            self._caches = self._caches or [SlotCache(self._shared) for _ in caches]
-            for batched, single in zip(self._caches, caches, strict=True):
-                if apart:
-                    batched.join_apart(single)
-                else:
-                    batched.join(single)
-        elif not self._caches:
-            self._caches = [
-                SlotCache(self._shared) if type(cache) is KVCache else type(cache).merge([cache]) for cache in caches
-            ]
-            for batched, single in self._slots(caches):
-                batched.join(single)
         else:
+            fresh = not self._caches
+            if fresh:
+                self._caches = [
+                    SlotCache(self._shared) if type(cache) is KVCache else type(cache).merge([cache])
+                    for cache in caches
+                ]
             for batched, single in zip(self._caches, caches, strict=True):
                 if isinstance(batched, SlotCache):
-                    batched.join(single)
-                else:
+                    (batched.join_apart if apart else batched.join)(single)
+                elif not fresh:
                     batched.extend(type(single).merge([single]))
         self._shared.lengths.insert(index, length)
         self._shared.apart += apart
         self.rows.insert(index, row)
         last = mx.array([row.last_token], dtype=mx.int32)
         self.inputs = mx.concatenate([self.inputs[:index], last, self.inputs[index:]])
-
-    def _slots(self, caches: Sequence[Any]) -> Iterator[tuple[SlotCache, KVCache]]:
-        for batched, single in zip(self._caches, caches, strict=True):
-            if isinstance(batched, SlotCache):
-                yield batched, single
 
     def leave(self, gone: Sequence[Row]) -> list[int]:
         """Drop rows; of those in slots the last ones move into the holes, the others stay where they are.

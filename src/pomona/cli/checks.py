@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from pomona.cli.mlx_probe import MlxProbe
 from pomona.config import Config, GatewayConfig
 from pomona.home import Home
+from pomona.launch import cache_folder
 from pomona.listener import listen, url
 from pomona.refusal import Refusal
 from pomona.settings import Settings
@@ -87,7 +88,7 @@ def configuration(settings: Settings, home: Home) -> Iterator[Finding]:
 
 
 def folders(home: Home, config: Config) -> Iterator[Finding]:
-    cache = Path(config.cache.folder) if config.cache.folder else home.cache
+    cache = Path(cache_folder(config, home))
     yield _disk("model folder", home.models, EMBEDDED_BYTES)
     if config.cache.enabled:
         yield _disk("cache folder", cache, config.cache.min_free_bytes)
