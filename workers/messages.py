@@ -13,6 +13,8 @@ RequestId = NewType("RequestId", str)
 
 Channel = Literal["content", "reasoning", "tool_call"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+Method = Literal["ngram", "draft", "mtp", "layers"]
+"""Who guesses: a copy from prompt and output, a small model, the model's own prediction head, its first layers."""
 
 
 class Sampling(Part, kw_only=True):
@@ -20,12 +22,18 @@ class Sampling(Part, kw_only=True):
 
     seed: int
     """0 to 2**64 - 1; the gateway draws one where the client gave none."""
+    repeatable: bool = True
+    """Drafts are point masses, so that the tokens of a seed do not depend on what was drafted."""
     temperature: float = 1.0
     """0 is argmax."""
     top_p: float = 1.0
     top_k: int = 0
     """0 is off."""
     min_p: float = 0.0
+    xtc_probability: float = 0.0
+    """Chance that all tokens above `xtc_threshold` but the least probable of them are left out; 0 is off."""
+    xtc_threshold: float = 0.0
+    """0 to 0.5."""
     repetition_penalty: float = 1.0
     """Over prompt and output tokens."""
     presence_penalty: float = 0.0
@@ -45,6 +53,15 @@ class Limits(Part, kw_only=True):
     """Strings that end the answer; the text before the earliest is what is delivered."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+
+
+class Speculation(Part, kw_only=True):
+    """Which guesses at the next tokens are verified, several in one forward; they change no law, only the speed."""
+
+    method: Literal["auto", "off"] | Method = "auto"
+    """`auto` takes what is measured to pay."""
+    depth: int | None = None
+    """Tokens guessed at once, at most; None leaves it to what is measured."""
 
 
 class TokenLogprob(Part):
@@ -81,6 +98,7 @@ class Request(Part, kw_only=True):
     """Lower runs first."""
     cache_salt: str = ""
     """Requests with different salts share no cached prefix."""
+    speculation: Speculation = Speculation()
 
 
 class Delta(Part):
@@ -97,6 +115,10 @@ class Usage(Part):
     """Prompt tokens whose KV was restored instead of computed."""
     reasoning_tokens: int = 0
     """Completion tokens of the reasoning channel."""
+    accepted_tokens: int = 0
+    """Completion tokens that were guessed before they were drawn."""
+    rejected_tokens: int = 0
+    """Guesses that were verified in vain."""
 
 
 class Finish(Part, kw_only=True):
@@ -188,6 +210,17 @@ WIDTH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Bounds of the rows of a decode step."""
 
 
+class MethodFigures(Part, kw_only=True):
+    """What one method of speculation did since the worker's start; entry i is of the guess at depth i + 1."""
+
+    tested: tuple[int, ...] = ()
+    """Guesses whose predecessors were all accepted."""
+    accepted: tuple[int, ...] = ()
+    unused: int = 0
+    """Guesses behind a refused one."""
+    propose_seconds: float = 0.0
+
+
 class WorkerStats(Part, kw_only=True):
     """Counters since the worker's start, and gauges."""
 
@@ -234,6 +267,12 @@ class WorkerStats(Part, kw_only=True):
     """Of the engine copying blocks for the writer, which is what storing costs running streams."""
     write_seconds: float = 0.0
     """Of the writer's thread, beside the engine."""
+    speculation: dict[Method, MethodFigures] = msgspec.field(default_factory=dict)
+    verify_steps: int = 0
+    """Decode steps that verified guesses."""
+    verify_seconds: float = 0.0
+    saved_forwards: int = 0
+    """Guesses that were accepted: tokens that needed no step of their own."""
 
 
 class Stepped(Message):
