@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pomona.workers.messages import PositionLogprobs, TokenLogprob
 from pomona.workers.row import Row
-from pomona.workers.sampling import Draws
+from pomona.workers.sampling.draws import Draws
 from pomona.workers.vocabulary import Vocabulary
 
 

@@ -15,7 +15,7 @@ from pomona.workers.meter import Meter
 from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore
 from pomona.workers.row import Row
-from pomona.workers.sampling import draw
+from pomona.workers.sampling.draw import draw
 from pomona.workers.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,15 @@ class Purpose(IntEnum):
     """What a number decides; two purposes at one position are independent."""
 
     SAMPLE = 0
+    """The token of a plain draw."""
+    DRAFT = 1
+    """A guess at the token, from a distribution of its own."""
+    COIN = 2
+    """Whether such a guess is kept."""
+    RESIDUAL = 3
+    """The token instead of one that is not."""
+    XTC = 4
+    """Whether the most probable tokens are left out."""
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:

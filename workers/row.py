@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pomona.workers.messages import Delta, Finish, FinishReason, PositionLogprobs, Request, TokenEvent, Usage
-from pomona.workers.sampling import Adjustment, RowLaw
+from pomona.workers.sampling.law import Adjustment, RowLaw
 from pomona.workers.text import TextStream
 from pomona.workers.vocabulary import Vocabulary
 

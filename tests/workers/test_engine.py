@@ -8,9 +8,9 @@ import pytest
 from pomona.runtime.wire import replace
 from pomona.workers.engine import SMALLEST_CHUNK, Engine
 from pomona.workers.messages import Request, RequestId, TokenEvent, Usage, WorkerStats
+from pomona.workers.sampling import reference
 from pomona.workers.vocabulary import Vocabulary
 from tests.support.tiny_model import FAMILIES
-from tests.workers import law
 from tests.workers.engines import Outcome, any_request, ask, make_engine, run, solo, steps, tiny, words
 from tests.workers.faulty_models import Poisoned, Raising, Watched
 from tests.workers.lone_cache import LoneCaches
@@ -409,7 +409,7 @@ def test_logprobs_are_those_of_the_model_at_each_content_token() -> None:
         outcome = outcomes[request.id]
         logits = np.array(loaded.model(mx.array([[*request.prompt, *outcome.tokens]]))[0])
         for index, entry in enumerate(outcome.logprobs):
-            raw = law.logprobs(logits[len(request.prompt) - 1 + index])
+            raw = reference.logprobs(logits[len(request.prompt) - 1 + index])
             for listed in (entry.chosen, *entry.top):
                 assert listed.logprob == pytest.approx(raw[listed.token], abs=1e-4)
                 assert listed.bytes == loaded.vocabulary.name_of(listed.token)

@@ -17,7 +17,7 @@ from pomona.workers.messages import (
     Usage,
 )
 from pomona.workers.row import FORBIDDEN, Row
-from pomona.workers.sampling import Adjustment
+from pomona.workers.sampling.law import Adjustment
 from pomona.workers.vocabulary import Vocabulary
 from tests.support.tiny_model import train_tokenizer
 from tests.workers.tiny_tokenizers import fast, sentencepiece

@@ -1,0 +1,66 @@
+"""Raw logits to those that are drawn from: penalties and bias, then the mask. Rows that want neither are untouched."""
+
+import math
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from pomona.workers.sampling.law import Adjustment, RowLaw
+
+BITS = np.arange(32, dtype=np.uint32)
+
+
+def adjust(logits: mx.array, rows: Sequence[RowLaw]) -> mx.array:
+    """float32 [rows, vocabulary] in and out; the very same array if no row wants anything."""
+    penalised = [(index, row.adjustment) for index, row in enumerate(rows) if row.adjustment and row.adjustment.tokens]
+    masked = [(index, row.mask) for index, row in enumerate(rows) if row.mask is not None]
+    if penalised:
+        where, part = _taken(logits, [index for index, _ in penalised])
+        logits = _put(logits, where, _penalised(part, [adjustment for _, adjustment in penalised]))
+    if masked:
+        where, part = _taken(logits, [index for index, _ in masked])
+        allowed = _allowed([mask for _, mask in masked], logits.shape[-1])
+        logits = _put(logits, where, mx.where(allowed, part, -math.inf))
+    return logits
+
+
+def _taken(logits: mx.array, rows: Sequence[int]) -> tuple[mx.array | None, mx.array]:
+    """Where the rows are, None if they are all, and their part of the logits."""
+    if len(rows) == logits.shape[0]:
+        return None, logits
+    where = mx.array(list(rows))
+    return where, logits[where]
+
+
+def _put(logits: mx.array, where: mx.array | None, part: mx.array) -> mx.array:
+    if where is None:
+        return part
+    return mx.put_along_axis(logits, mx.broadcast_to(where[:, None], part.shape), part, axis=0)
+
+
+def _penalised(logits: mx.array, adjustments: Sequence[Adjustment]) -> mx.array:
+    width = max(len(each.tokens) for each in adjustments)
+
+    def padded(values: Sequence[list[float]]) -> mx.array:
+        # The first entry repeated: the same value is written twice to the same place.
+        return mx.array([row + [row[0]] * (width - len(row)) for row in values])
+
+    tokens = mx.array(
+        [each.tokens + [each.tokens[0]] * (width - len(each.tokens)) for each in adjustments], dtype=mx.int32
+    )
+    repetition = padded([each.repetition for each in adjustments])
+    values = mx.take_along_axis(logits, tokens, axis=-1)
+    values = mx.where(values > 0, values / repetition, values * repetition) + padded([each.add for each in adjustments])
+    return mx.put_along_axis(logits, tokens, values, axis=-1)
+
+
+def _allowed(masks: Sequence[npt.NDArray[np.uint32]], vocabulary: int) -> mx.array:
+    """Boolean [masks, vocabulary]. Words that are missing allow nothing, surplus ones are left out."""
+    words = np.zeros((len(masks), -(-vocabulary // 32)), dtype=np.uint32)
+    for row, mask in zip(words, masks, strict=True):
+        held = min(len(mask), len(row))
+        row[:held] = mask[:held]
+    bits = (mx.array(words)[:, :, None] >> mx.array(BITS)) & 1
+    return bits.reshape(len(masks), -1)[:, :vocabulary].astype(mx.bool_)
