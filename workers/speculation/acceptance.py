@@ -1,0 +1,131 @@
+"""How likely a draft is accepted once those before it were: by method, by how good it looked, and by row."""
+
+from typing import NamedTuple
+
+from pomona.workers.messages import Method, RequestId
+
+BOUNDS = (2, 3, 4, 5, 7, 10, 14, 20, 28)
+"""Match lengths at which another class of drafts begins."""
+PRIOR_BY_LENGTH = (0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+PRIOR_BY_DEPTH = 0.6
+"""Hopeful, so that what might pay is tried; a few tests outweigh it."""
+PRIOR_WEIGHT = 4.0
+KEPT_TESTS = 200
+"""Tests that a class of a method remembers."""
+HALF_LIFE = 1000
+"""Steps without a test in which a class forgets half of what it knows."""
+ROW_WEIGHT = 2.0
+"""Refusals, expected and met, that a row is thought to have had before its first test."""
+ROW_KEPT_TESTS = 48
+ROW_HALF_LIFE = 256
+HOPE = 2.0
+"""Tests that would all go well, added to a row's own by `hopeful`."""
+RAREST, SUREST = 0.01, 0.98
+
+
+def class_of(strength: int, depth: int) -> int:
+    """The class of a draft: by the length of its match, or without one (0) by depth, which counts from 1.
+
+    A draft copied `depth` deep behind a match continues, once those before it are accepted, a match longer by as many.
+    """
+    if strength <= 0:
+        return -depth
+    return _BY_LENGTH[min(strength + depth - 1, BOUNDS[-1])]
+
+
+_BY_LENGTH = [max(0, sum(length >= bound for bound in BOUNDS) - 1) for length in range(BOUNDS[-1] + 1)]
+
+
+class Outcome(NamedTuple):
+    """What became of one row's drafts in one round; those behind the first refused one, or the row's end, are none."""
+
+    method: Method
+    strength: int
+    drafted: int
+    accepted: int
+
+
+class _Counts:
+    """Tests and refusals that fade: with each newer test, and while there is none."""
+
+    __slots__ = ("at", "expected", "refused", "tested")
+
+    def __init__(self, at: int) -> None:
+        self.tested = self.expected = self.refused = 0.0
+        self.at = at
+
+    def fade(self, at: int, half_life: int) -> None:
+        if at != self.at:
+            self._scale(0.5 ** ((at - self.at) / half_life))
+            self.at = at
+
+    def note(self, *, refused: bool, expected: float, kept: int) -> None:
+        self._scale(1 - 1 / kept)
+        self.tested += 1
+        self.refused += refused
+        self.expected += expected
+
+    def _scale(self, factor: float) -> None:
+        self.tested *= factor
+        self.expected *= factor
+        self.refused *= factor
+
+
+class Acceptance:
+    """Conditional acceptance: a method's average in the draft's class, shifted by how its row fared so far.
+
+    A row is refused some factor more or less often than the average says, whatever the class: refusals met over
+    refusals expected, drawn towards 1 while they are few. `at` is the caller's count of steps.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[tuple[Method, int], _Counts] = {}
+        self._rows: dict[tuple[RequestId, Method], _Counts] = {}
+
+    def chances(self, key: RequestId, method: Method, strength: int, depth: int, at: int) -> list[float]:
+        """For each of the drafts 1 to `depth`: how likely it is accepted, the ones before it being so."""
+        factor = self._factor(key, method, at)
+        return [
+            max(RAREST, min(SUREST, 1 - factor * self._refusal(method, class_of(strength, each), at)))
+            for each in range(1, depth + 1)
+        ]
+
+    def hope(self, key: RequestId, method: Method, at: int) -> float:
+        """Share of a row's refusals, from 1 for one that was never tested lately to 0, that may be bad luck."""
+        row = self._row(key, method, at)
+        return HOPE / (HOPE + (0.0 if row is None else row.tested))
+
+    def note(self, key: RequestId, outcome: Outcome, at: int) -> None:
+        method, strength, drafted, accepted = outcome
+        row = self._row(key, method, at)
+        if row is None:
+            row = self._rows[key, method] = _Counts(at)
+        for depth in range(1, min(accepted + 1, drafted) + 1):
+            own = class_of(strength, depth)
+            expected, refused = self._refusal(method, own, at), depth > accepted
+            counts = self._classes.setdefault((method, own), _Counts(at))
+            counts.fade(at, HALF_LIFE)
+            counts.note(refused=refused, expected=expected, kept=KEPT_TESTS)
+            row.note(refused=refused, expected=expected, kept=ROW_KEPT_TESTS)
+
+    def forget(self, key: RequestId) -> None:
+        self._rows = {own: row for own, row in self._rows.items() if own[0] != key}
+
+    def _refusal(self, method: Method, own: int, at: int) -> float:
+        """The method's average in one class."""
+        prior = 1 - (PRIOR_BY_DEPTH if own < 0 else PRIOR_BY_LENGTH[own])
+        counts = self._classes.get((method, own))
+        if counts is None:
+            return prior
+        counts.fade(at, HALF_LIFE)
+        return (counts.refused + PRIOR_WEIGHT * prior) / (counts.tested + PRIOR_WEIGHT)
+
+    def _factor(self, key: RequestId, method: Method, at: int) -> float:
+        row = self._row(key, method, at)
+        return 1.0 if row is None else (row.refused + ROW_WEIGHT) / (row.expected + ROW_WEIGHT)
+
+    def _row(self, key: RequestId, method: Method, at: int) -> _Counts | None:
+        row = self._rows.get((key, method))
+        if row is not None:
+            row.fade(at, ROW_HALF_LIFE)
+        return row

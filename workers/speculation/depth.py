@@ -1,0 +1,205 @@
+"""How many tokens each row drafts in the next round: what measured cost and measured acceptance say is fastest."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pomona.workers.messages import Method, RequestId
+from pomona.workers.speculation.acceptance import Acceptance, Outcome
+from pomona.workers.speculation.draft_cost import DraftCost
+from pomona.workers.speculation.ledger import Ledger
+from pomona.workers.speculation.round_plan import Promise, RoundPlan, plan_round
+from pomona.workers.speculation.verify_cost import VerifyCost
+
+DEEPEST = 16
+"""Drafts a row, at most."""
+MARGIN = 1.03
+"""Times as many tokens per second as plain decoding, from which on drafting is worth its round."""
+PROBE_SHARE = 0.01
+"""Of all time, that probes may be expected to cost."""
+SAVED_UP = 4.0
+"""Plain steps' worth of probes that may be saved up."""
+LEAST_PROBE = 0.05
+"""Plain steps that a probe is thought to cost at least."""
+
+
+class Outlook(NamedTuple):
+    """What one row could draft now, by one method."""
+
+    key: RequestId
+    method: Method
+    available: int
+    """Drafts at hand or obtainable, the row's own bounds being in it; may be 0."""
+    requested: int | None = None
+    """The depth that the client gave: a bound, and with `named` an order."""
+    strength: int = 0
+    """Tokens of the match that an n-gram draft continues; 0 for other methods."""
+    named: bool = False
+    """The client named this method, which is not `auto`."""
+
+    @property
+    def bound(self) -> int:
+        return max(0, min(self.available, DEEPEST if self.requested is None else self.requested))
+
+    @property
+    def ordered(self) -> int:
+        return self.bound if self.named and self.requested is not None else 0
+
+
+class _Probe(NamedTuple):
+    width: int
+    cost: float
+
+
+class DepthPolicy:
+    """Chooses one width for the forward of all rows: the most expected tokens per second, all rows paying for it.
+
+    A function of what it was told: no clock, no random number, no look at a drafted token. Depths are decided before
+    any draft is sampled, as exactness asks: a draft that was seen may not be dropped for what it is.
+
+    - A client that names a method and a depth has ordered it: its row drafts so deep whenever it can, whatever it
+      costs. A method alone, a depth alone, or neither, leaves it to what is measured, within the depth.
+    - What is not ordered is drafted only if it promises `MARGIN` over plain decoding, and while the ledger is open:
+      whatever the estimates say, drafting costs no more than its share of time against plain decoding.
+    - A width that might be faster than it is thought to be is probed now and then, within a share of time. What is
+      known fades, so nothing stays unprobed for ever.
+
+    Sources: expected value over measured times with only tested positions counted, as MTPLX's depth policies have it;
+    hopes and doubts that shrink with evidence, as upper confidence bounds do (Auer et al., 2002).
+    """
+
+    def __init__(self) -> None:
+        self._cost = VerifyCost()
+        self._drafting = DraftCost()
+        self._acceptance = Acceptance()
+        self._ledger = Ledger()
+        self._steps = 0
+        self._saved = 0.0
+        """Seconds of probes that may be spent."""
+        self._worth = 0.0
+        """Seconds of plain decoding for one token, with as many rows as ran last; 0 before any step."""
+        self._strengths: dict[RequestId, int] = {}
+        # Of the round that was chosen last:
+        self._floor = 1
+        """Width that orders ask for."""
+        self._ordered: frozenset[RequestId] = frozenset()
+        self._probe: _Probe | None = None
+
+    # what was seen
+
+    def verified(self, rows: int, width: int, seconds: float, replay: float = 0.0) -> None:
+        """One step of `rows` rows with `width` tokens each (1: a plain one) took `seconds`, from launch to its tokens.
+
+        `replay`: of these, what it took to make good what was refused, for caches that cannot just forget it.
+        """
+        if rows < 1 or seconds <= replay:
+            return
+        self._steps += 1
+        known, expected = self._cost.known(rows, width), self._cost.seconds(rows, width) + replay
+        self._cost.observe(rows, width, seconds - replay)
+        self._drafting.replayed(replay)
+        plain = self._cost.seconds(rows, 1)
+        self._ledger.passed(seconds, plain)
+        self._saved = min(self._saved + PROBE_SHARE * seconds, SAVED_UP * plain)
+        if width > self._floor:
+            # The first of a shape may have compiled: that is no cost of those that follow.
+            took = seconds if known or not self._worth else min(seconds, expected)
+            self._ledger.lost(took - self._cost.seconds(rows, self._floor))
+        self._worth = plain / rows
+        if self._probe is not None and self._probe.width == width:
+            self._saved -= self._probe.cost
+            self._probe = None
+
+    def proposed(self, method: Method, drafts: int, seconds: float) -> None:
+        """One call for proposals took `seconds`; the longest that it gave has `drafts` tokens."""
+        self._drafting.proposed(method, drafts, seconds)
+        if self._floor == 1:
+            self._ledger.lost(seconds)
+
+    def tested(self, key: RequestId, method: Method, drafted: int, accepted: int) -> None:
+        """Of a row's `drafted` drafts the first `accepted` were accepted; drafts behind a row's end do not count."""
+        self._acceptance.note(key, Outcome(method, self._strengths.get(key, 0), drafted, accepted), self._steps)
+        if key not in self._ordered:
+            self._ledger.won(accepted * self._worth)
+
+    def forget(self, key: RequestId) -> None:
+        """The request has left; legal for one that never drafted."""
+        self._acceptance.forget(key)
+        self._strengths.pop(key, None)
+
+    # what is to be done
+
+    def choose(self, outlooks: Sequence[Outlook], rows: int) -> list[int]:
+        """Drafts of each outlook's row, in order, in the next forward of `rows` rows; one outlook a row at most.
+
+        Asking twice is as asking once: what is told next is of the round that was chosen last. Before any step was
+        measured nothing is drafted but what is ordered.
+        """
+        self._floor = 1 + max((outlook.ordered for outlook in outlooks), default=0)
+        self._ordered = frozenset(outlook.key for outlook in outlooks if outlook.ordered)
+        self._probe = None
+        able = [(index, outlook) for index, outlook in enumerate(outlooks) if outlook.bound]
+        if not able:
+            return [0] * len(outlooks)
+        self._strengths.update((outlook.key, outlook.strength) for _, outlook in able)
+        drafts = self._plan(able, rows).drafts
+        return [drafts.get(index, 0) for index in range(len(outlooks))]
+
+    def prefer(self, options: Sequence[Outlook], rows: int) -> int:
+        """Index of the fastest of one row's methods, as if all rows were like it; the first of equals.
+
+        Whether it pays is for `choose` to say. Raises ValueError if there is none.
+        """
+        if not options:
+            raise ValueError("there is no method to choose from")
+        return max(range(len(options)), key=lambda index: self._alone(options[index], rows))
+
+    def _alone(self, option: Outlook, rows: int) -> float:
+        """Tokens per second of a batch in which every row has this outlook."""
+        plain, each = self._cost.seconds(rows, 1), self._drafting.each(option.method, self._cost.seconds(rows, 1))
+        gain = self._promise(0, option).gain
+        return max(
+            rows * (1 + gain[drafts]) / (self._cost.seconds(rows, 1 + drafts) + drafts * each if drafts else plain)
+            for drafts in range(option.bound + 1)
+        )
+
+    def _plan(self, able: Sequence[tuple[int, Outlook]], rows: int) -> RoundPlan:
+        widths = range(self._floor, 2 + max(outlook.bound for _, outlook in able))
+        plain = self._cost.seconds(rows, 1)
+        promises = [self._promise(index, outlook) for index, outlook in able]
+        plans = [
+            plan_round(width, promises, rows, self._cost.seconds(rows, width), self._drafting, plain)
+            for width in widths
+        ]
+        if not self._worth or not self._ledger.open:
+            return plans[0]
+        best = max(plans, key=lambda plan: plan.rate)
+        if best.rate < MARGIN * plans[0].rate:
+            best = plans[0]
+        if self._saved < LEAST_PROBE * plain:
+            return best
+        hopes = [self._promise(index, outlook, hopeful=True) for index, outlook in able]
+        hoped = [
+            plan_round(width, hopes, rows, self._cost.least_seconds(rows, width), self._drafting, plain)
+            for width in widths
+        ]
+        place = max(range(len(hoped)), key=lambda place: hoped[place].rate)
+        if plans[place] is best or hoped[place].rate < MARGIN * best.rate:
+            return best
+        return self._probing(hoped[place], plans[place], best, plain) or best
+
+    def _probing(self, hoped: RoundPlan, plan: RoundPlan, best: RoundPlan, plain: float) -> RoundPlan | None:
+        """The round that might be faster than the best, if what it is expected to cost is saved up."""
+        cost = max(LEAST_PROBE * plain, plan.seconds - plan.tokens / best.rate)
+        if cost > self._saved:
+            return None
+        self._probe = _Probe(hoped.width, cost)
+        return hoped
+
+    def _promise(self, index: int, outlook: Outlook, *, hopeful: bool = False) -> Promise:
+        key, method, bound = outlook.key, outlook.method, outlook.bound
+        hope = self._acceptance.hope(key, method, self._steps) if hopeful else 0.0
+        whole, gain = [1.0], [0.0]
+        for chance in self._acceptance.chances(key, method, outlook.strength, bound, self._steps):
+            whole.append(whole[-1] * (chance + (1 - chance) * hope))
+            gain.append(gain[-1] + whole[-1])
+        return Promise(index, method, bound, outlook.ordered, whole, gain)
