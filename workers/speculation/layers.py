@@ -1,0 +1,53 @@
+"""Drafts by the first layers of the model itself, with its own final norm and head; they have no KV of their own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from pomona.workers.batch import Batch
+from pomona.workers.messages import Method, RequestId
+from pomona.workers.speculation.anatomy import FirstLayers, trunk
+from pomona.workers.speculation.drafting import draw_drafts
+from pomona.workers.speculation.proposal import Ask, Proposal
+
+
+class Layers:
+    """Proposes what the first layers would say next, over the batch's own caches.
+
+    What they write there of their drafts the next forward writes again: it feeds the same tokens.
+    """
+
+    method: Method = "layers"
+
+    def __init__(self, model: Any, layers: int | None = None) -> None:
+        """Of as many layers, or a quarter of the model's. Raises Unfit for a model that cannot be cut there."""
+        self._part = FirstLayers(model, max(1, len(trunk(model)["layers"]) // 4) if layers is None else layers)
+
+    def refusal(self, batch: Batch) -> str:
+        """Why they cannot run ahead of the others over a batch's caches; empty if they can."""
+        return batch.peek_refusal(self._part.caches)
+
+    def propose(self, batch: Batch, asks: Sequence[Ask]) -> list[Proposal]:
+        """Drafts for every row that asks, or none at all where the caches refuse it."""
+        if not asks or self.refusal(batch):
+            return [Proposal() for _ in asks]
+        place = {id(row): index for index, row in enumerate(batch.rows)}
+        rows = mx.array([place[id(ask.row)] for ask in asks])
+        step = 0
+
+        def peek(tokens: mx.array) -> mx.array:
+            return batch.peek(self._part, tokens, step)[rows]
+
+        def advance(drafts: mx.array) -> mx.array:
+            nonlocal step
+            step += 1
+            tokens = mx.zeros(len(batch.rows), dtype=mx.int32)
+            tokens[rows] = drafts
+            return peek(tokens)
+
+        first = peek(batch.inputs)
+        return draw_drafts(asks, first, advance, first.shape[-1])
+
+    def forget(self, request: RequestId) -> None:
+        """Nothing is kept of a request."""
