@@ -15,7 +15,7 @@ from pomona.workers.sampling.law import RowLaw
 
 
 def verify(probabilities: mx.array, rows: Sequence[RowLaw], distributions: mx.array) -> tuple[mx.array, mx.array]:
-    """int32 [rows], the draft or another token; bool [rows], false where the draft has no chance in its distribution.
+    """int32 [rows], the draft or another token; bool [rows], false where its distribution cannot have given the draft.
 
     Every row is `drafted`; `probabilities` [rows, vocabulary] are its own, `distributions` those of the drafts.
     """
@@ -28,8 +28,8 @@ def verify(probabilities: mx.array, rows: Sequence[RowLaw], distributions: mx.ar
     left = residuals(probabilities, distributions)
     coins = mx.array([_coin(row) for row in rows])
     numbers = [uniform(row.sampling.seed, row.position, Purpose.RESIDUAL) for row in rows]
-    # A NaN anywhere in the draft's distribution is in the residual too, and the greatest of that shows it.
-    sound = possible & mx.isfinite(mx.max(left, axis=-1))
+    # The greatest shows a NaN anywhere.
+    sound = possible & mx.isfinite(mx.max(distributions, axis=-1))
     return mx.where(coins < acceptance, tokens, sample(left, numbers)), sound
 
 

@@ -1,108 +1,28 @@
 import math
-from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from pomona.runtime.wire import replace
 from pomona.workers.messages import Sampling
 from pomona.workers.randomness import Purpose, uniform
 from pomona.workers.row import FORBIDDEN
 from pomona.workers.sampling import reference
-from pomona.workers.sampling.draw import draw
-from pomona.workers.sampling.draws import Draws
+from pomona.workers.sampling.draw import distribution, draw
 from pomona.workers.sampling.law import Adjustment, RowLaw
-
-VOCABULARY = 50
-ROUNDING = 2e-6
-"""float32 sums may decide a number this close to a border either way."""
-
-Logits = npt.NDArray[np.float32]
-
-
-def margin(probabilities: reference.Vector, at: float) -> float:
-    """How far `at` lies from the nearest border between two tokens; below rounding both are right."""
-    return float(np.abs(np.cumsum(probabilities) - at).min())
-
-
-def rows_of(laws: Sequence[Sampling], *, position: int = 0) -> list[RowLaw]:
-    return [RowLaw(each, position, None, None) for each in laws]
-
-
-def drawn(logits: Logits | Sequence[Sequence[float]], rows: Sequence[RowLaw]) -> list[int]:
-    tokens = draw(mx.array(np.array(logits, dtype=np.float32)), rows).tokens
-    assert tokens.dtype == mx.int32
-    return [int(token) for token in tokens]
-
-
-def one(logits: Sequence[float], sampling: Sampling, *, position: int = 0) -> int:
-    return drawn([logits], [RowLaw(sampling, position, None, None)])[0]
-
-
-def repeated(logits: Sequence[float] | Logits, sampling: Sampling, draws: int) -> list[int]:
-    """Tokens of one distribution under `draws` seeds."""
-    wide = np.tile(np.array(logits, dtype=np.float32), (draws, 1))
-    return drawn(wide, rows_of([replace(sampling, seed=seed) for seed in range(draws)]))
-
-
-def adjustment(
-    sampling: Sampling, prompt: Sequence[int], output: Sequence[int], forbidden: Sequence[int]
-) -> Adjustment:
-    """As a row states it."""
-    tokens = sorted({*prompt, *output, *sampling.logit_bias, *forbidden})
-    seen = {*prompt, *output}
-    return Adjustment(
-        tokens,
-        [sampling.repetition_penalty if token in seen else 1.0 for token in tokens],
-        [
-            sampling.logit_bias.get(token, 0.0)
-            - sampling.presence_penalty * (token in output)
-            - sampling.frequency_penalty * output.count(token)
-            + FORBIDDEN * (token in forbidden)
-            for token in tokens
-        ],
-    )
-
-
-def any_law(random: np.random.Generator) -> Sampling:
-    def some(*values: float) -> float:
-        return float(random.choice(values))
-
-    return Sampling(
-        seed=int(random.integers(2**63)),
-        temperature=some(0.0, 0.2, 0.7, 1.0, 1.0, 2.5),
-        top_p=some(1.0, 1.0, 0.95, 0.5, 0.1, 0.0),
-        top_k=int(some(0, 0, 1, 5, 20, 49, 50, 1000)),
-        min_p=some(0.0, 0.0, 0.02, 0.3, 1.0),
-        repetition_penalty=some(1.0, 1.0, 1.3, 0.8),
-        presence_penalty=some(0.0, 0.6, -0.5),
-        frequency_penalty=some(0.0, 0.4, -0.3),
-        logit_bias={int(token): float(random.normal(0, 4)) for token in random.integers(0, VOCABULARY, 3)},
-    )
-
-
-class Case:
-    """A row with all that decides its token."""
-
-    def __init__(self, random: np.random.Generator) -> None:
-        self.sampling = any_law(random)
-        self.position = int(random.integers(1000))
-        self.logits = random.normal(0, 3, VOCABULARY).astype(np.float32)
-        prompt = [int(token) for token in random.integers(0, VOCABULARY, 6)]
-        output = [int(token) for token in random.integers(0, VOCABULARY, int(random.integers(0, 9)))]
-        forbidden = [int(token) for token in random.integers(0, VOCABULARY, int(random.integers(0, 3)))]
-        plain = bool(random.integers(2))
-        self.row = RowLaw(
-            self.sampling,
-            self.position,
-            None if plain else adjustment(self.sampling, prompt, output, forbidden),
-            None,
-        )
-        exact = reference.adjusted(self.logits, self.sampling, prompt, output, forbidden)
-        self.exact = self.logits.astype(np.float64) if plain else exact
-        self.probabilities = reference.distribution(self.exact, self.sampling)
+from pomona.workers.sampling.logprobs import LEAST
+from tests.workers.sampling.cases import (
+    ROUNDING,
+    VOCABULARY,
+    Case,
+    assert_distributed,
+    drawn,
+    fields,
+    margin,
+    one,
+    repeated,
+    rows_of,
+)
 
 
 def test_every_row_of_a_mixed_batch_draws_what_the_reference_draws() -> None:
@@ -112,12 +32,34 @@ def test_every_row_of_a_mixed_batch_draws_what_the_reference_draws() -> None:
         cases = [Case(random) for _ in range(width)]
         tokens = drawn(np.stack([case.logits for case in cases]), [case.row for case in cases])
         for case, token in zip(cases, tokens, strict=True):
-            at = uniform(case.sampling.seed, case.position, Purpose.SAMPLE)
+            at = case.number(Purpose.SAMPLE)
             assert case.probabilities[token] > 0
             if token != reference.pick(case.probabilities, at):
                 assert margin(case.probabilities, at) < ROUNDING
                 close += 1
     assert close <= 2
+
+
+def test_the_probabilities_of_every_row_of_a_mixed_batch_are_the_references() -> None:
+    random = np.random.default_rng(8)
+    for width in [1, 2, 3, 8, 16, 32] * 8:
+        cases = [Case(random) for _ in range(width)]
+        logits = mx.array(np.stack([case.logits for case in cases]))
+        probabilities = distribution(logits, [case.row for case in cases])
+        assert probabilities.dtype == mx.float32
+        expected = np.stack([case.probabilities for case in cases])
+        assert np.array(probabilities) == pytest.approx(expected, abs=3e-6)
+        assert (np.array(probabilities)[expected == 0] == 0).all()
+
+
+def test_drawing_and_asking_for_probabilities_leave_the_logits_as_they_are() -> None:
+    case = Case(np.random.default_rng(9))
+    row = case.row._replace(sampling=Sampling(seed=3, top_p=0.5, min_p=0.1, top_k=3, xtc_probability=1.0))
+    cold = RowLaw(Sampling(seed=0, temperature=0.0), 0, None, None)
+    for rows in ([row], [row, row], [row, cold], [cold, cold]):
+        logits = mx.array(np.tile(case.logits, (len(rows), 1)))
+        mx.eval(draw(logits, rows).tokens, distribution(logits, rows))
+        assert np.array_equal(np.array(logits), np.tile(case.logits, (len(rows), 1)))
 
 
 def test_a_row_draws_the_same_token_in_any_company() -> None:
@@ -131,28 +73,6 @@ def test_a_row_draws_the_same_token_in_any_company() -> None:
         for index, row in enumerate(rows):
             alone = draw(mx.array(logits[index : index + 1]), [row])
             assert fields(alone, 0) == fields(together, index)
-
-
-def fields(draws: Draws, index: int) -> tuple[object, ...]:
-    return tuple(array[index].tolist() for array in draws if array is not None)
-
-
-QUANTILE = 4.0
-"""Standard deviations; the seeds are fixed, so that a pass stays one."""
-
-
-def assert_distributed(tokens: Sequence[int], probabilities: reference.Vector) -> None:
-    """Chi-square with the cube-root approximation of its quantile (Wilson and Hilferty 1931)."""
-    counts = np.bincount(tokens, minlength=len(probabilities))
-    assert not counts[probabilities == 0].any()
-    expected = len(tokens) * probabilities
-    common = expected >= 5
-    observed = np.append(counts[common], counts[~common].sum())
-    wanted = np.append(expected[common], expected[~common].sum())
-    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
-    freedom = max(len(wanted) - 1, 1)
-    limit = freedom * (1 - 2 / (9 * freedom) + QUANTILE * math.sqrt(2 / (9 * freedom))) ** 3
-    assert float(((observed - wanted) ** 2 / wanted).sum()) < limit
 
 
 @pytest.mark.parametrize(
@@ -324,22 +244,6 @@ def test_a_token_is_drawn_from_half_precision_logits_as_from_their_float32() -> 
     assert draw(half, rows).tokens.tolist() == draw(half.astype(mx.float32), rows).tokens.tolist()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_row_that_is_not_finite_is_flagged_and_leaves_the_others_alone(bad: float) -> None:
-    random = np.random.default_rng(6)
-    cases = [Case(random) for _ in range(6)]
-    logits = np.stack([case.logits for case in cases])
-    rows = [case.row._replace(logprobs=2) for case in cases]
-    clean = draw(mx.array(logits), rows)
-    assert clean.finite.tolist() == [True] * 6
-    logits[2, 17] = bad
-    poisoned = draw(mx.array(logits), rows)
-    assert poisoned.finite.tolist() == [True, True, False, True, True, True]
-    for index in (0, 1, 3, 4, 5):
-        assert fields(poisoned, index) == fields(clean, index)
-    assert 0 <= int(poisoned.tokens[2]) < VOCABULARY  # goes through the next forward
-
-
 def test_logprobs_are_of_the_raw_distribution_sorted_from_the_top() -> None:
     random = np.random.default_rng(7)
     logits = random.normal(0, 3, (3, VOCABULARY)).astype(np.float32)
@@ -373,3 +277,11 @@ def test_no_logprobs_where_no_row_asks_and_only_the_chosen_where_none_wants_othe
     chosen = draw(logits, [RowLaw(Sampling(seed=0), 0, None, 0)])
     assert chosen.chosen is not None
     assert (chosen.top_tokens, chosen.top_logprobs) == (None, None)
+
+
+def test_a_logprob_of_an_impossible_token_is_a_number_and_the_leaders_still_come_by_id() -> None:
+    draws = draw(mx.array([[-math.inf, 1.0, -math.inf, -math.inf]]), [RowLaw(Sampling(seed=0), 0, None, 3)])
+    assert draws.top_tokens is not None
+    assert draws.top_logprobs is not None
+    assert draws.top_tokens.tolist() == [[1, 0, 2]]
+    assert draws.top_logprobs.tolist() == [[0.0, LEAST, LEAST]]
