@@ -1,6 +1,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,8 @@ def test_the_numbers_never_change() -> None:
     bits = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") // 2**11
     assert uniform(7, 3, Purpose.SAMPLE) == bits / 2**53
     assert uniform(7, 3, Purpose.SAMPLE) == pytest.approx(0.652767963778309)
+    assert [purpose.name for purpose in sorted(Purpose)] == ["SAMPLE", "DRAFT", "COIN", "RESIDUAL", "XTC"]
+    assert sorted(Purpose) == [0, 1, 2, 3, 4]
 
 
 @settings(deadline=None)
@@ -50,4 +53,10 @@ def test_neighbours_are_independent() -> None:
             (uniform(seed, 3, Purpose.SAMPLE) + uniform(seed + step[0], 3 + step[1], Purpose.SAMPLE)) % 1
             for seed in range(6400)
         ]
+        assert abs(evenness(sums)) < 4
+
+
+def test_purposes_of_one_position_are_independent() -> None:
+    for one, other in combinations(Purpose, 2):
+        sums = [(uniform(5, position, one) + uniform(5, position, other)) % 1 for position in range(6400)]
         assert abs(evenness(sums)) < 4
