@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pomona.gateway.speculation_metrics import speculation_metrics
 from pomona.runtime.tally import Tally
 from pomona.scheduler.messages import QUEUE_WAIT_BUCKETS, Stats
 from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, WorkerStats
@@ -15,8 +16,9 @@ TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 GAP_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.5, 5, 10, 30)
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
-WORKER_TALLIES = ("decode_times", "prefill_times", "widths")
-WORKER_FIELDS = tuple(field for field in WorkerStats.__annotations__ if field not in WORKER_TALLIES)
+WORKER_PARTS = ("decode_times", "prefill_times", "widths", "speculation")
+"""Fields that are more than a number."""
+WORKER_FIELDS = tuple(field for field in WorkerStats.__annotations__ if field not in WORKER_PARTS)
 WORKER_GAUGES = ("running", "prefilling", "waiting", "kv_bytes", "memory_bytes", "ram_entries", "ram_bytes")
 
 
@@ -128,6 +130,7 @@ def _workers(stats: Stats) -> Iterator[Metric]:
         _add(widths, (worker.model, worker.name), WIDTH_BUCKETS, worker.stats.widths)
     yield steps
     yield widths
+    yield from speculation_metrics(stats.workers)
     for field in WORKER_FIELDS:
         name, text = f"pomona_worker_{field}", f"{field.replace('_', ' ')} of a worker.".capitalize()
         labels = ("model", "worker")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pomona.runtime.tally import Tally, empty
 from pomona.runtime.wire import Message, Part
-from pomona.workers.messages import Request, RequestId, TokenEvent, WorkerStats
+from pomona.workers.messages import Method, Request, RequestId, TokenEvent, WorkerStats
 
 RefusalKind = Literal[
     "unknown_model",
@@ -61,6 +61,8 @@ class ModelState(Part, kw_only=True):
     workers: int = 0
     """Ready workers."""
     detail: str = ""
+    methods: tuple[Method, ...] | None = None
+    """Of speculation, that its workers have; None until one of them was ready once."""
 
 
 class Models(Message):

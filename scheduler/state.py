@@ -11,7 +11,7 @@ from pomona.scheduler.rate import CompletionRate
 from pomona.scheduler.shares import Shares
 from pomona.scheduler.turns import Turns
 from pomona.workers.kv_cost import KVCost
-from pomona.workers.messages import Request, RequestId, WorkerReady, WorkerStats
+from pomona.workers.messages import Method, Request, RequestId, WorkerReady, WorkerStats
 
 UNKNOWN = KVCost()
 AHEAD = 512
@@ -73,6 +73,8 @@ class Model:
     """Tokens of prompt and answer together; 0 until it is known."""
     failure: str | None = None
     """Why none of its workers will come: the supervisor gave up on all of them."""
+    methods: tuple[Method, ...] | None = None
+    """Of speculation; None until one of its workers was ready."""
 
 
 class State:
@@ -115,12 +117,13 @@ class State:
             context=model.context,
             workers=workers,
             detail=model.failure or "" if failed else "",
+            methods=model.methods,
         )
 
     def register(self, peer: Peer, ready: WorkerReady, now: float) -> Worker:
         """Take a worker in; its former incarnation, or its former self, must have been removed."""
         model = self.models.setdefault(ready.model, Model(ready.model))
-        model.context = ready.context
+        model.context, model.methods = ready.context, ready.methods
         self.turns.add(peer, self._weights.get(ready.model, 1.0))
         worker = self.workers[peer] = Worker(
             peer,

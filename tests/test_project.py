@@ -16,7 +16,7 @@ from pomona.gateway.cache_figures import CacheCollector
 from pomona.gateway.metrics import Metrics
 from pomona.scheduler.messages import Stats, WorkerSnapshot
 from pomona.settings import INTERNAL
-from pomona.workers.messages import WorkerStats
+from pomona.workers.messages import MethodFigures, WorkerStats
 from pomona.workers.models import embedded
 
 ROOT = Path(__file__).parent.parent
@@ -186,7 +186,8 @@ def test_the_readme_asks_the_default_model_at_the_default_address() -> None:
 
 
 def test_the_metrics_that_are_documented_exist() -> None:
-    worker = WorkerSnapshot("worker:a", 0, "a", WorkerStats(), 0.0)
+    guesses = MethodFigures(tested=(1,), accepted=(1,))
+    worker = WorkerSnapshot("worker:a", 0, "a", WorkerStats(speculation={"ngram": guesses}), 0.0)
     metrics = Metrics()
     metrics.ttft.labels("a").observe(1)
     metrics.gap.labels("a").observe(1)

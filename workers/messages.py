@@ -202,6 +202,8 @@ class WorkerReady(Message):
     kv_cost: KVCost = KVCost()
     kv_budget: int = 0
     """Bytes that the KV of its requests may take together; 0 is no bound."""
+    methods: tuple[Method, ...] = ("ngram",)
+    """Of speculation, that this worker has; none where its caches cannot take back what was refused."""
 
 
 STEP_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

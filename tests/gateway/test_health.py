@@ -2,7 +2,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pomona.runtime.tally import Tally
 from pomona.scheduler.messages import ModelState, WorkerSnapshot
-from pomona.workers.messages import WorkerStats
+from pomona.workers.messages import MethodFigures, WorkerStats
 from tests.gateway.conftest import Gateway
 
 CHAT = "/v1/chat/completions"
@@ -121,6 +121,38 @@ async def test_metrics_carry_the_schedulers_counters(gateway: Gateway) -> None:
     assert samples["pomona_scheduler_queue_wait_seconds_bucket{le=+Inf}"] == 8
     assert samples["pomona_scheduler_queue_wait_seconds_count"] == 8
     assert samples["pomona_scheduler_queue_wait_seconds_sum"] == 61.5
+
+
+async def test_metrics_tell_speculation_by_method_and_depth(gateway: Gateway) -> None:
+    ngram = MethodFigures(tested=(9, 6), accepted=(6, 2), unused=4, propose_seconds=0.5)
+    stats = WorkerStats(
+        speculation={"ngram": ngram, "mtp": MethodFigures(tested=(1,))},
+        verify_steps=9,
+        verify_seconds=0.75,
+        saved_forwards=8,
+    )
+    gateway.source.workers = (
+        WorkerSnapshot("worker:tiny", 2, "tiny", stats, 0.0),
+        WorkerSnapshot("worker:other", 2, "other", WorkerStats(), 0.0),
+    )
+    samples = await samples_of(gateway)
+    where = "{model=tiny}{worker=worker:tiny}"
+    told = {name: value for name, value in samples.items() if name.startswith("pomona_worker_speculation_")}
+    at = "{method=ngram}" + where
+    assert told == {
+        f"pomona_worker_speculation_tested_total{{depth=1}}{at}": 9,
+        f"pomona_worker_speculation_tested_total{{depth=2}}{at}": 6,
+        f"pomona_worker_speculation_accepted_total{{depth=1}}{at}": 6,
+        f"pomona_worker_speculation_accepted_total{{depth=2}}{at}": 2,
+        f"pomona_worker_speculation_unused_total{at}": 4,
+        f"pomona_worker_speculation_propose_seconds_total{at}": 0.5,
+        f"pomona_worker_speculation_tested_total{{depth=1}}{{method=mtp}}{where}": 1,
+        f"pomona_worker_speculation_unused_total{{method=mtp}}{where}": 0,
+        f"pomona_worker_speculation_propose_seconds_total{{method=mtp}}{where}": 0,
+    }
+    assert samples[f"pomona_worker_verify_steps_total{where}"] == 9
+    assert samples[f"pomona_worker_verify_seconds_total{where}"] == 0.75
+    assert samples[f"pomona_worker_saved_forwards_total{where}"] == 8
 
 
 async def test_metrics_do_without_the_scheduler(gateway: Gateway) -> None:

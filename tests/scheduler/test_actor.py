@@ -80,9 +80,11 @@ async def test_clients_learn_of_models_as_they_come_and_go() -> None:
         gateway = await system.gateway()
         assert [(model.id, model.state) for model in gateway.client.models] == [("m", "loading"), ("n", "loading")]
         worker = await system.worker(context=77)
-        await until(lambda: ModelState(id="m", state="ready", context=77, workers=1) in gateway.client.models)
+        ready = ModelState(id="m", state="ready", context=77, workers=1, methods=("ngram",))
+        await until(lambda: ready in gateway.client.models)
         await system.lose_worker(worker)
-        await until(lambda: ModelState(id="m", state="loading", context=77) in gateway.client.models)
+        lost = ModelState(id="m", state="loading", context=77, methods=("ngram",))
+        await until(lambda: lost in gateway.client.models)
         await system.declare("worker:n", 3, "failed", "worker", model="n", detail="weights are corrupt")
         await until(lambda: ModelState(id="n", state="failed", detail="weights are corrupt") in gateway.client.models)
 

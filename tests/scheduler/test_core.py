@@ -325,8 +325,18 @@ def test_a_model_fails_only_if_all_its_workers_did() -> None:
     failed = ModelState(id="m", state="failed", detail="broken weights")
     assert desk.roster((W, "failed"), (X, "failed")) == [(G, Models((failed,)))]
     assert desk.roster((W, "failed"), (X, "failed")) == []
-    ready = ModelState(id="m", state="ready", context=100, workers=1)
+    ready = ModelState(id="m", state="ready", context=100, workers=1, methods=("ngram",))
     assert desk.hear(Peer("worker:m", 1), READY) == [(G, Models((ready,)))]
+
+
+def test_gateways_learn_which_methods_of_speculation_a_model_has() -> None:
+    desk = Desk()
+    assert desk.hear(G, GatewayHello()) == [(G, Models((ModelState(id="m", state="loading"),)))]
+    said = desk.hear(W, WorkerReady("m", 2, 100, methods=("ngram", "mtp")))
+    assert said == [(G, Models((ModelState(id="m", state="ready", context=100, workers=1, methods=("ngram", "mtp")),)))]
+    (back,) = [message for _, message in desk.hear(W, WorkerReady("m", 2, 100, methods=()))]
+    assert isinstance(back, Models)
+    assert back.models[0].methods == ()
 
 
 def test_a_full_queue_counts_only_those_for_whom_no_row_is_free() -> None:
