@@ -3,7 +3,7 @@
 `deploy/pomona.toml` documents every key. Precedence: command line, environment, file, defaults.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -19,6 +19,9 @@ Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 """Against others of its kind."""
 Name = Annotated[str, Meta(min_length=1)]
+DEEPEST = 32
+"""Tokens that may be guessed ahead at once."""
+Depth = Annotated[int, Meta(ge=1, le=DEEPEST)]
 
 
 class GatewayConfig(Section, kw_only=True):
@@ -86,6 +89,21 @@ class CacheConfig(Section, kw_only=True):
         return self.enabled or self.ram_bytes > 0
 
 
+class SpeculationConfig(Section, kw_only=True):
+    """Of one model; what a request says of itself goes before it."""
+
+    method: Literal["auto", "off", "ngram", "draft", "mtp", "layers"] = "auto"
+    """`auto` takes whatever is measured to pay, nothing included."""
+    depth: Depth | None = None
+    """Tokens guessed at once, at most; None leaves it to what is measured."""
+    draft_model: Name | None = None
+    """Folder of a small model with the same tokeniser; a file may name the id of an imported one."""
+    layers: Positive | None = None
+    """First layers of the model itself that guess; None: they do not."""
+    corrector: Name | None = None
+    """File of a fitted corrector for guesses that build on guesses."""
+
+
 class ModelConfig(Section, kw_only=True):
     id: Name
     path: Name
@@ -95,6 +113,7 @@ class ModelConfig(Section, kw_only=True):
     max_running: Positive | None = None
     weight: Weight = 1.0
     """Share of each of its workers in the device's time, while others have work too."""
+    speculation: SpeculationConfig = SpeculationConfig()
 
 
 class Config(Section, kw_only=True):

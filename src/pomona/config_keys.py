@@ -1,7 +1,7 @@
 """The names of all configuration keys, as a TOML file writes them, and what a misspelt one may have meant."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import get_args, get_type_hints
 
 import msgspec
@@ -24,6 +24,14 @@ def unknown_key(table: Mapping[str, object], section: type) -> str | None:
         if key not in known:
             return f"{key}: there is no such key" + _suggestion(key, known)
     return None
+
+
+def choices(section: type, path: Iterable[str]) -> tuple[str, ...]:
+    """The words that a key may have; `path` is its name, section by section. Raises KeyError if there is no such."""
+    hint: object = section
+    for name in path:
+        hint = get_type_hints(_section(hint) or section)[name]
+    return tuple(word for word in get_args(hint) if isinstance(word, str))
 
 
 def _written(table: Mapping[str, object], section: type, prefix: str = "") -> Iterator[str]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from pomona.api_keys import KeyFile, keys_from_environment
-from pomona.config import Config, GatewayConfig, ModelConfig
-from pomona.config_keys import unknown_key
+from pomona.config import Config, GatewayConfig, ModelConfig, SpeculationConfig
+from pomona.config_keys import choices, unknown_key
 from pomona.home import Home
 from pomona.refusal import SettingsError
 from pomona.runtime.wire import replace
@@ -75,7 +75,22 @@ def read(file: Path, models: Path) -> Config:
     for model_id, times in Counter(model.id for model in config.models).items():
         if times > 1:
             raise SettingsError(f"{file}: models: the id `{model_id}` stands there {times} times; give each its own")
+    for index, model in enumerate(config.models):
+        if (need := _lacking(model.speculation)) is not None:
+            method = model.speculation.method
+            raise SettingsError(f'{file}: models[{index}].speculation: the method "{method}" needs `{need}`; add it')
     return config
+
+
+def _lacking(speculation: SpeculationConfig) -> str | None:
+    """The key without which the chosen method cannot work."""
+    match speculation.method:
+        case "draft" if speculation.draft_model is None:
+            return "draft_model"
+        case "layers" if speculation.layers is None:
+            return "layers"
+        case _:
+            return None
 
 
 def _parse(file: Path) -> Table:
@@ -104,10 +119,17 @@ def _refuse_misplaced(file: Path, table: Table) -> None:
 
 
 def _place_models(table: Table, folder: Path) -> None:
+    """A model without a path, and a draft model named by its id, lie in `folder`."""
     models = table.get("models")
     for model in models if isinstance(models, list) else ():
-        if isinstance(model, dict) and isinstance(model.get("id"), str):
+        if not isinstance(model, dict):
+            continue
+        if isinstance(model.get("id"), str):
             model.setdefault("path", str(folder / model["id"]))
+        if isinstance(speculation := model.get("speculation"), dict):
+            name = speculation.get("draft_model")
+            if isinstance(name, str) and name and not name.startswith((".", "/", "~")):
+                speculation["draft_model"] = str(folder / name)
 
 
 KINDS = {"int": "an integer", "float": "a number", "str": "a string", "bool": "true or false", "array": "an array"}
@@ -119,8 +141,12 @@ def _explain(message: str, table: Table) -> str:
     path = where.rstrip("`").removeprefix(".")
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", what):
         return f"{path}: the key `{missing[1]}` is missing; add it"
-    expected = what.removeprefix("Expected ").partition(", got ")[0]
-    expected = re.sub(r"`([^`]*)`", lambda kind: _in_words(kind[1]), expected)
+    if what.startswith("Invalid enum value"):
+        *others, last = choices(Config, re.findall(r"[a-z_]+", path))
+        expected = f"{', '.join(others)} or {last}"
+    else:
+        expected = what.removeprefix("Expected ").partition(", got ")[0]
+        expected = re.sub(r"`([^`]*)`", lambda kind: _in_words(kind[1]), expected)
     found: object = table
     for name, index in re.findall(r"(\w+)|\[(\d+)\]", path):
         if isinstance(found, dict):
@@ -146,13 +172,20 @@ def _resolve(file: Path, config: Config) -> Config:
     def absolute(path: str) -> str:
         return str((file.parent / Path(path).expanduser()).absolute())
 
+    def model_in_place(model: ModelConfig) -> ModelConfig:
+        draft, corrector = (
+            path if path is None else absolute(path)
+            for path in (model.speculation.draft_model, model.speculation.corrector)
+        )
+        speculation = replace(model.speculation, draft_model=draft, corrector=corrector)
+        return replace(model, path=absolute(model.path), speculation=speculation)
+
     gateway, cache = config.gateway, config.cache
     if gateway.api_key_file is not None:
         gateway = replace(gateway, api_key_file=absolute(gateway.api_key_file))
     if cache.folder is not None:
         cache = replace(cache, folder=absolute(cache.folder))
-    models: tuple[ModelConfig, ...] = tuple(replace(model, path=absolute(model.path)) for model in config.models)
-    return replace(config, gateway=gateway, cache=cache, models=models)
+    return replace(config, gateway=gateway, cache=cache, models=tuple(map(model_in_place, config.models)))
 
 
 def _gateway(

@@ -6,7 +6,7 @@ import pytest
 
 from pomona.__main__ import main
 from pomona.cli.serve import choose
-from pomona.config import ModelConfig
+from pomona.config import ModelConfig, SpeculationConfig
 from pomona.refusal import Refusal, SettingsError
 from pomona.workers.models.library import ModelLibrary
 from tests.support.tiny_model import build_tiny_model
@@ -142,6 +142,17 @@ def test_without_names_the_configured_models_are_served(library: ModelLibrary, t
         ModelConfig(id="mine", path=str(tiny)),
         ModelConfig(id="imported", path=str(library.folder / "imported"), replicas=2),
     )
+    assert choose((), configured, library, report) == configured
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_draft_model_must_be_there_too(library: ModelLibrary, tiny: Path, imported: bool) -> None:
+    small = library.folder / "small" if imported else tiny.with_name("small")
+    speculation = SpeculationConfig(draft_model=str(small))
+    configured = (ModelConfig(id="mine", path=str(tiny), speculation=speculation),)
+    with pytest.raises(Refusal, match="small"):
+        choose((), configured, library, report)
+    build_tiny_model(small)
     assert choose((), configured, library, report) == configured
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pomona.config import Config
+from pomona.config import Config, SpeculationConfig
 from pomona.home import Home
 from pomona.settings import Flags, Settings, SettingsError, is_loopback, load
 
@@ -82,6 +82,29 @@ def test_relative_paths_of_a_file_start_at_its_folder(file: Path, tmp_path: Path
     ]
 
 
+def test_a_draft_model_is_an_id_or_a_folder(file: Path, tmp_path: Path) -> None:
+    names = ("small", "org/small", "./small", "/weights/small")
+    text = "".join(
+        f'[[models]]\nid = "{index}"\n[models.speculation]\ndraft_model = "{name}"\ncorrector = "fitted"\n'
+        for index, name in enumerate(names)
+    )
+    speculations = [model.speculation for model in loaded(file, text).config.models]
+    assert [speculation.draft_model for speculation in speculations] == [
+        str(tmp_path / "models" / "small"),
+        str(tmp_path / "models" / "org" / "small"),
+        str(tmp_path / "small"),
+        "/weights/small",
+    ]
+    assert {speculation.corrector for speculation in speculations} == {str(tmp_path / "fitted")}
+
+
+def test_what_a_file_says_of_speculation_holds_for_its_model_only(file: Path) -> None:
+    text = '[[models]]\nid = "a"\n[models.speculation]\nmethod = "layers"\ndepth = 3\nlayers = 8\n[[models]]\nid = "b"'
+    first, second = loaded(file, text).config.models
+    assert first.speculation == SpeculationConfig(method="layers", depth=3, layers=8)
+    assert second.speculation == SpeculationConfig()
+
+
 def test_a_tilde_in_a_path_is_the_home_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     assert loaded(file, '[cache]\nfolder = "~/kv"').config.cache.folder == "/home/someone/kv"
@@ -134,6 +157,35 @@ def test_a_key_file_that_others_can_read_gives_a_warning(file: Path, tmp_path: P
         ('[[models]]\nid = "a"\n[[models]]\nid = 4', "models[1].id: must be a string, not 4"),
         ('[[models]]\nid = ""', "models[0].id: must be a string of length >= 1, not ''"),
         ('[[models]]\nid = "a"\nmax_context = "b"', "models[0].max_context: must be an integer, not 'b'"),
+        (
+            '[[models]]\nid = "a"\n[models.speculation]\nmethod = "luck"',
+            "models[0].speculation.method: must be auto, off, ngram, draft, mtp or layers, not 'luck'",
+        ),
+        (
+            '[[models]]\nid = "a"\n[models.speculation]\ndepth = 33',
+            "models[0].speculation.depth: must be an integer <= 32, not 33",
+        ),
+        (
+            '[[models]]\nid = "a"\n[models.speculation]\ndepth = 0',
+            "models[0].speculation.depth: must be an integer >= 1, not 0",
+        ),
+        (
+            '[[models]]\nid = "a"\n[models.speculation]\ndraft_model = ""',
+            "models[0].speculation.draft_model: must be a string of length >= 1, not ''",
+        ),
+        (
+            '[[models]]\nid = "a"\n[models.speculation]\nmodel = "b"',
+            "models.speculation.model: there is no such key; did you mean models.speculation.method?",
+        ),
+        (
+            '[[models]]\nid = "a"\n[[models]]\nid = "b"\n[models.speculation]\nmethod = "draft"',
+            'models[1].speculation: the method "draft" needs `draft_model`; add it',
+        ),
+        (
+            '[[models]]\nid = "a"\n[models.speculation]\nmethod = "layers"',
+            'models[0].speculation: the method "layers" needs `layers`; add it',
+        ),
+        ('[[models]]\nid = "a"\nspeculation = "off"', "models[0].speculation: must be a table, not 'off'"),
         (
             '[[models]]\nid = "a"\n[[models]]\nid = "a"',
             "models: the id `a` stands there 2 times; give each its own",

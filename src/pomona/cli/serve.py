@@ -61,4 +61,16 @@ def _chosen(
             library.find(model.id, progress=report)
         else:
             library.check(Path(model.path))
+        _check_draft(model, library, report)
         yield model
+
+
+def _check_draft(model: ModelConfig, library: ModelLibrary, report: Report) -> None:
+    """As for the model itself. Raises Refusal."""
+    if model.speculation.draft_model is None:
+        return
+    folder = Path(model.speculation.draft_model)
+    if folder.is_relative_to(library.folder):
+        library.find(str(folder.relative_to(library.folder)), progress=report)
+    else:
+        library.check(folder)
