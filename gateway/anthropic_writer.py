@@ -8,6 +8,7 @@ from pomona.gateway.body import JsonObject, JsonValue
 from pomona.gateway.errors import ApiError, anthropic_body
 from pomona.gateway.ids import new_id
 from pomona.gateway.sse import Sse, encode_sse
+from pomona.gateway.usage import predicted_if_any
 from pomona.workers.messages import Channel, Delta, Finish, TokenEvent, Usage
 
 PING = Sse({"type": "ping"}, "ping")
@@ -140,12 +141,15 @@ def _kind(channel: Channel) -> str:
 
 def _usage(usage: Usage, created: int) -> JsonObject:
     """Anthropic counts tokens read from and written to the cache apart: the three together are the prompt."""
-    return {
+    told: JsonObject = {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens - created,
         "output_tokens": usage.completion_tokens,
         "cache_creation_input_tokens": created,
         "cache_read_input_tokens": usage.cached_tokens,
     }
+    if guessed := predicted_if_any(usage):
+        told["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens, **guessed}
+    return told
 
 
 def _event(name: str, **fields: JsonValue) -> Sse:

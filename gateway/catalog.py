@@ -12,6 +12,8 @@ from pomona.gateway.errors import ApiError
 from pomona.gateway.prompts import Prompts
 from pomona.gateway.sampling import Defaults
 from pomona.gateway.source import TokenSource
+from pomona.scheduler.messages import ModelState
+from pomona.workers.messages import Method
 
 log = logging.getLogger("pomona.gateway")
 
@@ -24,12 +26,21 @@ class ServedModel:
         self.id = config.id
         self.prompts = Prompts(config.id, Path(config.path), pool)
         self.defaults = Defaults.of(_read(Path(config.path) / "generation_config.json"))
+        self.speculation = config.speculation
         self._own_context = config.max_context or _max_positions(_read(Path(config.path) / "config.json"))
 
     def context(self, source: TokenSource) -> int:
         """Tokens of prompt and answer together: what a worker said, or the model's own configuration before that."""
-        told = next((state.context for state in source.models if state.id == self.id), 0)
-        return told or self._own_context or UNKNOWN_CONTEXT
+        state = self._state(source)
+        return (state.context if state else 0) or self._own_context or UNKNOWN_CONTEXT
+
+    def methods(self, source: TokenSource) -> tuple[Method, ...] | None:
+        """Methods of speculation that its workers have; None before one of them was ready."""
+        state = self._state(source)
+        return state.methods if state else None
+
+    def _state(self, source: TokenSource) -> ModelState | None:
+        return next((state for state in source.models if state.id == self.id), None)
 
 
 class Catalog:

@@ -15,6 +15,7 @@ from pomona.gateway.ids import new_request_id
 from pomona.gateway.sampling import SamplerFields, choice_seed, room
 from pomona.gateway.services import Services
 from pomona.gateway.serving import AnswerResponse
+from pomona.gateway.speculation import resolve
 from pomona.gateway.sse import AnswerWriter
 from pomona.runtime.wire import replace
 from pomona.workers.messages import Request
@@ -81,6 +82,8 @@ class Intake:
                 "n" if choices > 1 else "prompt",
                 "client_limit",
             )
+        methods = self.model.methods(self.services.source)
+        speculation = resolve(fields.speculation, self.model.id, self.model.speculation, methods)
         sampling = fields.sampling(self.model.defaults, await self.model.prompts.vocabulary())
         requests = []
         for prompt in prompts:
@@ -98,6 +101,7 @@ class Intake:
                         client=self.client,
                         priority=fields.priority or 0,
                         cache_salt=salt_of(self.tenant, fields.cache_salt or ""),
+                        speculation=speculation,
                     )
                 )
         return requests

@@ -54,6 +54,7 @@ def _describe(model: ServedModel, http: HttpRequest, services: Services) -> Json
             "max_input_tokens": context,
             "max_tokens": context,
         }
+    methods = model.methods(services.source)
     return {
         "id": model.id,
         "object": "model",
@@ -61,4 +62,5 @@ def _describe(model: ServedModel, http: HttpRequest, services: Services) -> Json
         "owned_by": "pomona",
         "max_model_len": context,
         "context_window": context,
+        "speculation_methods": methods if methods is None else list(methods),
     }

@@ -9,6 +9,7 @@ from pomona.gateway.errors import ApiError
 from pomona.gateway.ids import new_id
 from pomona.gateway.logprobs import chat_logprobs
 from pomona.gateway.sse import COMMENT, Sse
+from pomona.gateway.usage import predicted_if_any
 from pomona.workers.messages import Channel, Finish, PositionLogprobs, TokenEvent, Usage
 
 
@@ -174,6 +175,6 @@ def _usage(usage: Usage) -> JsonObject:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens, **predicted_if_any(usage)},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

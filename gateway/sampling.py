@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from pomona.gateway.body import RequestBody
 from pomona.gateway.errors import context_too_long, invalid
+from pomona.gateway.speculation import SpeculationFields
 from pomona.workers.messages import Limits, Sampling
 
 MAX_STOPS = 64
@@ -61,6 +62,8 @@ class SamplerFields(RequestBody):
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=INT32)
     min_p: float | None = Field(None, ge=0, le=1)
+    xtc_probability: float | None = Field(None, ge=0, le=1)
+    xtc_threshold: float | None = Field(None, ge=0, le=0.5)
     repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
@@ -71,6 +74,7 @@ class SamplerFields(RequestBody):
     stop_token_ids: list[Annotated[int, Field(ge=0, le=INT32)]] | None = Field(None, max_length=1024)
     priority: int | None = Field(None, ge=-INT32, le=INT32)
     cache_salt: str | None = Field(None, max_length=256)
+    speculation: SpeculationFields | None = None
 
     def sampling(self, defaults: Defaults, vocabulary: int) -> Sampling:
         """`vocabulary` is the number of token ids. Raises ApiError for a logit_bias key that is none of them."""
@@ -81,10 +85,13 @@ class SamplerFields(RequestBody):
         top_k = defaults.top_k if self.top_k is None else max(0, self.top_k)
         return Sampling(
             seed=secrets.randbelow(SEEDS) if self.seed is None else self.seed % SEEDS,
+            repeatable=self.seed is not None,
             temperature=given(self.temperature, defaults.temperature),
             top_p=given(self.top_p, defaults.top_p),
             top_k=top_k,
             min_p=given(self.min_p, defaults.min_p),
+            xtc_probability=given(self.xtc_probability, 0.0),
+            xtc_threshold=given(self.xtc_threshold, 0.0),
             repetition_penalty=given(self.repetition_penalty, defaults.repetition_penalty),
             presence_penalty=given(self.presence_penalty, 0.0),
             frequency_penalty=given(self.frequency_penalty, 0.0),

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from pomona.config import CacheConfig, Config, GatewayConfig, ModelConfig, SchedulerConfig
+from pomona.config import CacheConfig, Config, GatewayConfig, ModelConfig, SchedulerConfig, SpeculationConfig
 from pomona.gateway.actor import HttpServer
 from pomona.gateway.app import create_app
 from pomona.gateway.catalog import Catalog
@@ -90,6 +90,7 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
         model_path: str = "",
         cache: CacheConfig | None = None,
         max_per_client: int = 0,
+        speculation: SpeculationConfig | None = None,
         **settings: Any,
     ) -> Gateway:
         config = Config(
@@ -97,7 +98,9 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
             cache=cache or CacheConfig(),
             gateway=GatewayConfig(**settings),
             models=(
-                ModelConfig(id=MODEL, path=model_path or str(model_folder)),
+                ModelConfig(
+                    id=MODEL, path=model_path or str(model_folder), speculation=speculation or SpeculationConfig()
+                ),
                 ModelConfig(id="org/tiny-2", path=str(model_folder)),
             ),
         )

@@ -83,6 +83,8 @@ async def test_every_sampler_field_reaches_the_worker(gateway: Gateway) -> None:
         "top_p": 0.9,
         "top_k": 40,
         "min_p": 0.05,
+        "xtc_probability": 0.75,
+        "xtc_threshold": 0.125,
         "repetition_penalty": 1.1,
         "presence_penalty": -0.5,
         "frequency_penalty": 0.25,
@@ -100,6 +102,7 @@ async def test_every_sampler_field_reaches_the_worker(gateway: Gateway) -> None:
     s, limits = request.sampling, request.limits
     assert (s.temperature, s.top_p, s.top_k, s.min_p, s.seed) == (0.5, 0.9, 40, 0.05, 12)
     assert (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) == (1.1, -0.5, 0.25)
+    assert (s.xtc_probability, s.xtc_threshold) == (0.75, 0.125)
     assert s.logit_bias == {7: -100.0, 8: 1.5}
     assert (limits.min_tokens, limits.ignore_eos, limits.stop_token_ids, limits.max_tokens) == (3, True, (5, 6), 9)
     assert (request.priority, request.cache_salt) == (-2, "tenant")
@@ -360,6 +363,8 @@ async def test_offered_tools_bring_a_warning(gateway: Gateway) -> None:
         ({"top_p": 1.01}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"min_p": 2}, "min_p"),
+        ({"xtc_probability": 1.5}, "xtc_probability"),
+        ({"xtc_threshold": 0.51}, "xtc_threshold"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"logit_bias": {"x": 1}}, "logit_bias.x"),

@@ -17,8 +17,17 @@ Script = Callable[[Request], Sequence[Step]]
 """What happens to a request, in order."""
 
 
-def say(request: Request, *texts: str, finish: str = "stop", cached: int = 0, stop: str | None = None) -> list[Step]:
+def say(
+    request: Request,
+    *texts: str,
+    finish: str = "stop",
+    cached: int = 0,
+    stop: str | None = None,
+    guesses: tuple[int, int] = (0, 0),
+) -> list[Step]:
     """One token a text, on the content channel; `reasoning:` in front of a text puts it on that channel.
+
+    `guesses` are the tokens that were accepted and those that were rejected.
 
     As a worker does, it ends at max_tokens with `length`, and gives the log-probabilities that the request asks for.
     """
@@ -40,7 +49,7 @@ def say(request: Request, *texts: str, finish: str = "stop", cached: int = 0, st
             )
         )
     reason = "length" if len(spoken) < len(texts) or not texts else finish
-    usage = Usage(len(request.prompt), len(spoken), cached, reasoned)
+    usage = Usage(len(request.prompt), len(spoken), cached, reasoned, *guesses)
     end = Finish(reason=reason, usage=usage, stop_text=stop if reason == "stop" else None, message="")
     events.append(TokenEvent(id=request.id, position=len(spoken), finish=end))
     return events
