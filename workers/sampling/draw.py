@@ -76,7 +76,7 @@ def _greedy(adjusted: mx.array) -> mx.array:
 
 
 def _probabilities(adjusted: mx.array, rows: Sequence[RowLaw]) -> mx.array:
-    logprobs = filtered(adjusted - mx.logsumexp(adjusted, axis=-1, keepdims=True), rows)
+    logprobs = filtered(adjusted - mx.max(adjusted, axis=-1, keepdims=True), rows)
     temperature = column([max(row.sampling.temperature, COLDEST) for row in rows])
     return mx.softmax(logprobs / temperature, axis=-1, precise=True)
 

@@ -14,9 +14,10 @@ from pomona.workers.sampling.law import RowLaw
 
 
 def filtered(logprobs: mx.array, rows: Sequence[RowLaw]) -> mx.array:
-    """float32 [rows, vocabulary], normalised before and not after: what is filtered out is -inf.
+    """float32 [rows, vocabulary] in and out: what is filtered out is -inf.
 
-    May write to its argument.
+    A constant that is added to all of a row's makes no difference, so they need not be normalised. May write to its
+    argument.
     """
     laws, vocabulary = [row.sampling for row in rows], logprobs.shape[-1]
     logprobs = _where(logprobs, rows, [law.top_p < 1 for law in laws], _top_p)
