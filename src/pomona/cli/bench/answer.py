@@ -27,6 +27,10 @@ class Answer:
     cached_tokens: int = 0
     """Of the prompt, as the server says."""
     text: str = ""
+    accepted_tokens: int = 0
+    """Of the completion, that had been guessed, as the server says."""
+    rejected_tokens: int = 0
+    """Guesses that were verified in vain."""
 
     @property
     def ttft(self) -> float:
@@ -91,15 +95,29 @@ class _PromptTokens(msgspec.Struct):
     cached_tokens: int | None = None
 
 
+class _CompletionTokens(msgspec.Struct):
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_details: _PromptTokens | None = None
+    completion_tokens_details: _CompletionTokens | None = None
 
     @property
     def cached_tokens(self) -> int:
         details = self.prompt_tokens_details
         return 0 if details is None else details.cached_tokens or 0
+
+    @property
+    def guessed(self) -> tuple[int, int]:
+        """Accepted and rejected."""
+        details = self.completion_tokens_details
+        if details is None:
+            return 0, 0
+        return details.accepted_prediction_tokens or 0, details.rejected_prediction_tokens or 0
 
 
 class _Event(msgspec.Struct):
@@ -189,6 +207,7 @@ class AnswerReader:
             return self.failed(f"no text before finish {self._finish!r}", now)
         if self._usage is None:
             return self.failed("no usage: tokens cannot be counted", now)
+        accepted, rejected = self._usage.guessed
         return Answer(
             started=self._started,
             deltas=tuple(self._deltas),
@@ -199,4 +218,6 @@ class AnswerReader:
             lag=self._lag,
             cached_tokens=self._usage.cached_tokens,
             text="".join(self._text),
+            accepted_tokens=accepted,
+            rejected_tokens=rejected,
         )

@@ -9,6 +9,7 @@ from pomona.cli.bench.cache_command import cache
 from pomona.cli.bench.compare_command import compare
 from pomona.cli.bench.limit_command import limit
 from pomona.cli.bench.serve_command import serve
+from pomona.cli.bench.speculation_command import speculation
 from pomona.cli.bench.stall_command import stall
 
 bench_app = typer.Typer(
@@ -21,3 +22,4 @@ bench_app.command()(compare)
 bench_app.command()(limit)
 bench_app.command()(stall)
 bench_app.command()(cache)
+bench_app.command()(speculation)

@@ -1,4 +1,4 @@
-"""The step time that Pomona's worker reports: the difference of its counters between two scrapes of /metrics."""
+"""What Pomona's worker reports of its steps: the difference of its counters between two scrapes of /metrics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +29,45 @@ class StepCounters:
         return (self.seconds - before.seconds) / steps if steps > 0 else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeCounters:
+    """What decoding did since the start of the workers, or between two moments; all workers together."""
+
+    steps: float = 0.0
+    rows: float = 0.0
+    """Sum over the steps."""
+    seconds: float = 0.0
+    verify_steps: float = 0.0
+    """Steps that verified guesses; they are among `steps`, and their seconds among `seconds`."""
+    verify_seconds: float = 0.0
+    saved: float = 0.0
+    """Tokens that needed no step of their own."""
+    propose_seconds: float = 0.0
+
+    def __add__(self, other: "DecodeCounters") -> "DecodeCounters":
+        return DecodeCounters(**{name: getattr(self, name) + getattr(other, name) for name in DECODE})
+
+    def __sub__(self, other: "DecodeCounters") -> "DecodeCounters":
+        return DecodeCounters(**{name: getattr(self, name) - getattr(other, name) for name in DECODE})
+
+
+DECODE = {
+    "steps": STEPS,
+    "rows": "pomona_worker_decode_rows_total",
+    "seconds": SECONDS,
+    "verify_steps": "pomona_worker_verify_steps_total",
+    "verify_seconds": "pomona_worker_verify_seconds_total",
+    "saved": "pomona_worker_saved_forwards_total",
+    "propose_seconds": "pomona_worker_speculation_propose_seconds_total",
+}
+"""Fields of `DecodeCounters` and the metrics that they are read from."""
+
+
+def read_decode(text: str) -> DecodeCounters:
+    """As `read_counters`."""
+    return DecodeCounters(**{field: sum_of(text, name) for field, name in DECODE.items()})
+
+
 def read_counters(text: str) -> StepCounters:
     """From the exposition text; counters that are not there count as 0."""
     return StepCounters(steps=sum_of(text, STEPS), seconds=sum_of(text, SECONDS))
@@ -43,6 +82,11 @@ def sum_of(text: str, name: str) -> float:
 def scrape(server: str) -> StepCounters:
     """`server` is an address without a path; raises BenchError if it gives no metrics."""
     return _scraped(server, read_counters)
+
+
+def scrape_decode(server: str) -> DecodeCounters:
+    """As `scrape`."""
+    return _scraped(server, read_decode)
 
 
 def total(server: str, name: str) -> float:

@@ -1,7 +1,8 @@
 """What several bench commands take on their command lines."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -11,6 +12,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell expects it."""
 
 Number = TypeVar("Number", int, float)
+Word = TypeVar("Word", bound=StrEnum)
 
 Out = Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Tokens that each answer may have.")]
@@ -21,6 +23,15 @@ Model = Annotated[str | None, typer.Argument(help="Model id or folder; default: 
 Tiny = Annotated[bool, typer.Option("--tiny", help="A tiny random model, where all but the model's own time shows.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the servers under test; 0: any free.")]
 ReadyTimeout = Annotated[float, typer.Option(min=1.0, help="Seconds that a server may take to be ready.")]
+
+
+def words(text: str, known: Sequence[Word]) -> tuple[Word, ...]:
+    """`copy,chat` as members of `known`, in the order of `known`; raises typer.BadParameter."""
+    named = [part.strip() for part in text.split(",")]
+    for name in named:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}")
+    return tuple(word for word in known if word in named)
 
 
 def counts(text: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from pomona.cli.bench.metrics import LoadResult, Ratio
 from pomona.cli.bench.problem import BenchError
 from pomona.cli.bench.quantile import Percentiles
 from pomona.cli.bench.reuse import Reuse, Source
+from pomona.cli.bench.speculations import Speculations, Way
 from pomona.cli.bench.stalls import Stalls
 
 
@@ -136,6 +137,33 @@ def stall_table(stalls: Stalls) -> Table:
             _number(run.longest_gap_ms, 0),
             _number(share, 2),
             _number(run.meanwhile_tokens_per_s, 1),
+        )
+    return table
+
+
+def speculation_table(speculations: Speculations) -> Table:
+    columns = ["task", "rows", "way", "t/s", "ratio", "range", "whole", "gained", "accepted", "verify ms", "plain ms"]
+    compared = any(line.way is Way.MLX_LM for line in speculations.lines)
+    table = _table([*columns, *(["/mlx_lm"] if compared else []), "other"])
+    table.caption = (
+        "Medians of the rounds. t/s: tokens a second while decoding, all rows together; ratio: against off, above 1 it "
+        "pays; whole: with prefill; gained: guesses that a row gains in a step; accepted: of those verified; other: "
+        "answers whose text is not that of off"
+    )
+    for line in speculations.lines:
+        table.add_row(
+            line.task.value,
+            str(line.width),
+            line.way.value,
+            _number(line.decode_tokens_per_s, 1),
+            *_ratio(line.ratio),
+            _ratio(line.whole)[0],
+            _number(line.accepted_per_step, 2),
+            "-" if line.acceptance is None else f"{line.acceptance:.0%}",
+            _number(line.verify_ms, 1),
+            _number(line.plain_ms, 1),
+            *([_ratio(line.over_mlx_lm)[0]] if compared else []),
+            str(line.changed),
         )
     return table
 
