@@ -18,6 +18,9 @@ SEEDS = 2**64
 
 INT32 = 2**31 - 1
 
+XTC_THRESHOLD = 0.1
+"""Where a request says nothing, as in mlx-lm; with 0 it would leave out all tokens but the least probable of all."""
+
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
@@ -91,7 +94,7 @@ class SamplerFields(RequestBody):
             top_k=top_k,
             min_p=given(self.min_p, defaults.min_p),
             xtc_probability=given(self.xtc_probability, 0.0),
-            xtc_threshold=given(self.xtc_threshold, 0.0),
+            xtc_threshold=given(self.xtc_threshold, XTC_THRESHOLD),
             repetition_penalty=given(self.repetition_penalty, defaults.repetition_penalty),
             presence_penalty=given(self.presence_penalty, 0.0),
             frequency_penalty=given(self.frequency_penalty, 0.0),

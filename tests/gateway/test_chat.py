@@ -70,6 +70,23 @@ async def test_the_models_own_defaults_fill_what_is_not_given(open_gateway: Gate
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.95, 20)
 
 
+@pytest.mark.parametrize(
+    ("fields", "want"),
+    [
+        ({}, (0.0, 0.1)),
+        ({"xtc_probability": 0.5}, (0.5, 0.1)),
+        ({"xtc_probability": 1, "xtc_threshold": 0}, (1.0, 0.0)),
+        ({"xtc_probability": 0, "xtc_threshold": 0.5}, (0.0, 0.5)),
+    ],
+)
+async def test_top_choices_are_left_out_above_a_tenth_unless_told_otherwise(
+    gateway: Gateway, fields: JsonBody, want: tuple[float, float]
+) -> None:
+    await gateway.http.post(CHAT, json=ASK | fields)
+    sampling = one_of(gateway).sampling
+    assert (sampling.xtc_probability, sampling.xtc_threshold) == want
+
+
 async def test_without_defaults_of_its_own_a_model_samples_plainly(gateway: Gateway) -> None:
     await gateway.http.post(CHAT, json=ASK)
     sampling = one_of(gateway).sampling
