@@ -1,0 +1,327 @@
+"""A model's own prediction head: loaded under the right contract, and fed with true hidden states."""
+
+import json
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+from safetensors.numpy import load_file
+
+from pomona.workers.batch import Batch
+from pomona.workers.messages import RequestId
+from pomona.workers.models.error import ModelError
+from pomona.workers.models.load import load
+from pomona.workers.row import Row
+from pomona.workers.sampling.draw import distribution
+from pomona.workers.speculation import mtp as mtp_module
+from pomona.workers.speculation.anatomy import Unfit
+from pomona.workers.speculation.mtp import BACKLOG, Fed, Mtp, open_mtp
+from pomona.workers.speculation.mtp_head import Contract, MtpHead, load_mtp_head, settle_contract
+from pomona.workers.speculation.mtp_weights import read_mtp_weights
+from pomona.workers.speculation.proposal import Ask, Proposal
+from pomona.workers.speculation.tap import Hidden, Tap
+from tests.workers.engines import tiny, words
+from tests.workers.speculation.drafts import HOT, commit, row_of
+from tests.workers.speculation.heads import after, any_tokens, known, orbit, random_pair, save
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_pair(tmp_path_factory.mktemp("pair") / "model")
+
+
+@pytest.fixture(scope="module")
+def embedding_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return known(tmp_path_factory.mktemp("embedding") / "model", "embedding")
+
+
+def feed(mtp: Mtp, rows: list[Row], drafts: list[tuple[int, ...]]) -> None:
+    """One forward of these rows, each with what was drafted for it, out of fresh caches."""
+    heard = []
+    widest = 1 + max(map(len, drafts))
+    for row, drafted in zip(rows, drafts, strict=True):
+        caches = make_prompt_cache(mtp.model)
+        if row.tokens[:-1]:
+            mtp.model(mx.array([row.tokens[:-1]]), cache=caches)
+        padding = [0] * (widest - 1 - len(drafted))
+        mtp.model(mx.array([[row.last_token, *drafted, *padding]]), cache=caches)
+        heard.append(mtp._tap.take())
+    mtp._tap.hear(Hidden(*(mx.concatenate(parts) for parts in zip(*heard, strict=True))))  # type: ignore[arg-type]
+    fed = zip(rows, drafts, strict=True)
+    mtp.took([Fed(row.request.id, len(row.tokens) - 1, drafted) for row, drafted in fed])
+
+
+def propose(mtp: Mtp, *asks: tuple[Row, int]) -> list[Proposal]:
+    return mtp.propose(Batch(tiny().model), [Ask(row, depth) for row, depth in asks])
+
+
+def expected(head: MtpHead, model: Any, row: Row, since: int, depth: int) -> list[mx.array]:
+    """Logits [1, vocabulary] of the greedy drafts, from a head that takes the whole history at once."""
+    tap, tokens = Tap(model, 999), row.tokens
+    tap.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(model))
+    true = tap.take()
+    assert true is not None
+    cache = KVCache()
+    made = head(head.of(true)[:, since:], mx.array([tokens[since + 1 :]]), cache)
+    found = []
+    for _ in range(depth):
+        last = Hidden(made.pre[:, -1:], made.post[:, -1:])
+        found.append(head.logits(last)[:, 0])
+        made = head(head.of(last), mx.argmax(found[-1], axis=-1)[:, None], cache)
+    return found
+
+
+def test_drafts_follow_from_true_hidden_states_whatever_was_refused(pair: Path) -> None:
+    model, _ = load(pair)
+    mtp, head = open_mtp(pair, model, any_tokens(0, 20), "pair"), load_mtp_head(pair, model)
+    assert mtp is not None
+    assert head is not None
+    settle_contract(head, model, any_tokens(0, 20), "pair")
+    source = random.Random(3)
+    rows = [row_of(f"r{length}", words(length, length)) for length in (1, 4, 11)]
+    since = [len(row.tokens) - 1 for row in rows]
+    drafts: list[tuple[int, ...]] = [()] * len(rows)
+    for _ in range(6):
+        feed(mtp, rows, drafts)
+        for row, drafted in zip(rows, drafts, strict=True):
+            commit(row, [*drafted[: source.randint(0, len(drafted))], source.randrange(3, 320)])
+        asking = [(row, source.randint(1, 3)) for row in rows if source.random() < 0.8]
+        proposals = dict(zip([row.request.id for row, _ in asking], propose(mtp, *asking), strict=True))
+        for row, depth in asking:
+            logits = expected(head, model, row, since[rows.index(row)], depth)
+            assert proposals[row.request.id] == Proposal(tuple(int(mx.argmax(each)) for each in logits))
+        drafts = [proposals.get(row.request.id, Proposal()).tokens for row in rows]
+
+
+def test_what_sampled_drafts_were_drawn_from_is_told(pair: Path) -> None:
+    model, _ = load(pair)
+    mtp, head = open_mtp(pair, model, any_tokens(0, 20), "pair"), load_mtp_head(pair, model)
+    assert mtp is not None
+    assert head is not None
+    settle_contract(head, model, any_tokens(0, 20), "pair")
+    row = row_of("r", words(1, 6), **HOT, top_k=5)
+    feed(mtp, [row], [()])
+    commit(row, [9])
+    (proposal,) = propose(mtp, (row, 2))
+    assert proposal.distributions is not None
+    own = distribution(expected(head, model, row, 5, 1)[0], [row.law()])
+    np.testing.assert_allclose(np.array(proposal.distributions[0]), np.array(own[0]), atol=1e-5)
+    assert all(proposal.distributions[index, token].item() > 0 for index, token in enumerate(proposal.tokens))
+
+
+def test_a_model_in_a_batch_is_listened_to_while_it_computes_the_same(pair: Path) -> None:
+    model, _ = load(pair)
+    mtp = open_mtp(pair, model, any_tokens(0, 20), "pair")
+    assert mtp is not None
+    batch, alone, row = Batch(mtp.model), make_prompt_cache(model), row_of("r", (5,))
+    batch.join(row, make_prompt_cache(model))
+    for _ in range(3):
+        start = batch.length_of(row)
+        logits = batch.forward()
+        mtp.took([Fed(row.request.id, start)])
+        own = model(mx.array([[row.last_token]]), cache=alone)[:, -1]
+        assert mx.allclose(logits, own, atol=1e-5).item()
+        commit(row, [int(mx.argmax(logits))])
+        batch.inputs = mx.array([row.last_token], dtype=mx.int32)
+    assert len(propose(mtp, (row, 2))[0].tokens) == 2
+
+
+def test_a_trained_head_is_right_at_every_depth(embedding_head: Path) -> None:
+    model, _ = load(embedding_head)
+    mtp = open_mtp(embedding_head, model, any_tokens(0, 40), "known")
+    assert mtp is not None
+    rows = [row_of(f"r{start}", orbit(start, 3)) for start in (3, 50)]
+    feed(mtp, rows, [(), ()])
+    for row in rows:
+        commit(row, [after(row.last_token)])
+    for row, proposal in zip(rows, propose(mtp, *((row, 4) for row in rows)), strict=True):
+        assert list(proposal.tokens) == orbit(after(row.last_token), 4)
+
+
+def test_nothing_is_drafted_before_the_last_hidden_state_was_heard(embedding_head: Path) -> None:
+    model, _ = load(embedding_head)
+    mtp = open_mtp(embedding_head, model, any_tokens(0, 40), "known")
+    assert mtp is not None
+    row = row_of("r", orbit(3, 3))
+    assert propose(mtp, (row, 2)) == [Proposal()]
+    feed(mtp, [row], [()])
+    commit(row, [after(row.last_token)])
+    assert len(propose(mtp, (row, 2))[0].tokens) == 2
+    assert propose(mtp, (row, 2)) == [Proposal()]  # the same place again
+    commit(row, [after(row.last_token)])
+    assert propose(mtp, (row, 2)) == [Proposal()]  # a forward that nobody told of
+    feed(mtp, [row], [()])
+    commit(row, [after(row.last_token)])
+    assert len(propose(mtp, (row, 2))[0].tokens) == 2
+    mtp.forget(row.request.id)
+    mtp.forget(RequestId("never seen"))
+    assert (mtp.nbytes, propose(mtp, (row, 2))) == (0, [Proposal()])
+
+
+def test_a_row_that_is_not_asked_for_long_waits_with_a_bounded_history(pair: Path) -> None:
+    model, _ = load(pair)
+    mtp, head = open_mtp(pair, model, any_tokens(0, 20), "pair"), load_mtp_head(pair, model)
+    assert mtp is not None
+    assert head is not None
+    settle_contract(head, model, any_tokens(0, 20), "pair")
+    row, tap = row_of("r", words(1, 4)), Tap(model, 999)
+    commit(row, any_tokens(5, BACKLOG + 10))
+    tap.model(mx.array([row.tokens[:-1]]), cache=make_prompt_cache(model))
+    heard = tap.take()
+    assert heard is not None
+    for start in range(len(row.tokens) - 1):
+        mtp._tap.hear(Hidden(*(array[:, start : start + 1] for array in heard)))
+        mtp.took([Fed(row.request.id, start)])
+    logits = expected(head, model, row, len(row.tokens) - 1 - BACKLOG, 1)
+    assert propose(mtp, (row, 1)) == [Proposal((int(mx.argmax(logits[0])),))]
+
+
+@pytest.mark.parametrize("first", ["embedding", "hidden"])
+@pytest.mark.parametrize("hidden", ["pre", "post"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_contract_is_found_by_what_agrees(
+    tmp_path: Path, first: Any, hidden: Any, centred: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = known(tmp_path / "model", "hidden", first=first, hidden=hidden, centred=centred)
+    model, _ = load(folder)
+    head = load_mtp_head(folder, model)
+    assert head is not None
+    with caplog.at_level(logging.INFO):
+        assert settle_contract(head, model, orbit(3, 40), "known") == 1
+    assert head.contract[:2] == (hidden, first)
+    expected_level = logging.INFO if (hidden, first) == ("post", "embedding") else logging.WARNING
+    assert [record.levelno for record in caplog.records if "mtp-contract" in record.message] == [expected_level]
+
+
+def test_a_wrong_order_agrees_on_next_to_nothing(embedding_head: Path) -> None:
+    model, _ = load(embedding_head)
+    head = load_mtp_head(embedding_head, model)
+    assert head is not None
+    assert settle_contract(head, model, any_tokens(0, 60), "known") == 1
+    assert head.contract == Contract("post", "embedding", centred=False)
+    rows = [row_of("r", any_tokens(1, 9))]
+    right, wrong = Mtp(model, head, "right"), Mtp(model, load_wrong(embedding_head, model), "wrong")
+    for mtp in (right, wrong):
+        feed(mtp, rows, [()])
+    commit(rows[0], [50])
+    assert propose(right, (rows[0], 2)) == [Proposal((57, 64))]
+    assert propose(wrong, (rows[0], 2))[0].tokens[0] != 57
+
+
+def load_wrong(folder: Path, model: Any) -> MtpHead:
+    head = load_mtp_head(folder, model)
+    assert head is not None
+    head.contract = head.contract._replace(first="hidden")
+    return head
+
+
+def test_offsets_from_one_are_told_by_their_values(tmp_path: Path) -> None:
+    for centred in (False, True):
+        folder = known(tmp_path / f"centred {centred}", "embedding", centred=centred)
+        model, _ = load(folder)
+        head = load_mtp_head(folder, model)
+        assert head is not None
+        assert head.contract.centred == centred
+        assert mx.allclose(head.pre_fc_norm_hidden.weight, mx.ones(320), atol=1e-6).item()
+
+
+def test_a_head_that_is_never_right_is_reported_once(
+    embedding_head: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mtp_module, "WINDOW", 6)
+    model, _ = load(embedding_head)
+    head = load_mtp_head(embedding_head, model)
+    assert head is not None
+    mtp, row = Mtp(model, head, "known"), row_of("r", orbit(3, 3))
+    for step in range(20):
+        feed(mtp, [row], [()])
+        commit(row, [after(row.last_token) if step == 4 else 100 + step])
+        assert propose(mtp, (row, 1))[0].tokens == (after(row.last_token),)
+    told = [record.message for record in caplog.records if "mtp-useless" in record.message]
+    assert told == ["mtp-useless model=known: its head's last 6 first drafts were refused"]
+
+
+def test_a_head_that_agrees_nowhere_is_reported_when_it_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = known(tmp_path / "model", "embedding")
+    weights = load_file(folder / "model-mtp.safetensors")
+    weights["mtp.fc.weight"] = -weights["mtp.fc.weight"]
+    save(folder / "model-mtp.safetensors", weights)
+    model, _ = load(folder)
+    assert open_mtp(folder, model, any_tokens(0, 40), "known") is not None
+    assert any("mtp-useless model=known: its head agrees" in record.message for record in caplog.records)
+
+
+def test_a_model_without_a_head_has_no_such_proposer() -> None:
+    assert open_mtp(Path("/nowhere"), tiny().model, [1, 2, 3], "tiny") is None
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    folder = random_pair(tmp_path / "model")
+    model, _ = load(folder)
+    weights = load_file(folder / "model-mtp.safetensors")
+    save(folder / "model-mtp.safetensors", {**weights, "mtp.fc.weight": np.ones((3, 3))})
+    with pytest.raises(ModelError, match=r"the mtp weights of .* do not fit its config\.json"):
+        open_mtp(folder, model, [1, 2, 3], "tiny")
+    (folder / "model-mtp.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match=r"model-mtp\.safetensors cannot be read"):
+        open_mtp(folder, model, [1, 2, 3], "tiny")
+
+
+def test_other_layouts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unfit, match="llama is of an unknown layout"):
+        MtpHead(tiny("llama").model)
+    folder = random_pair(tmp_path / "model")
+    model, _ = load(folder)
+    weights = load_file(folder / "model-mtp.safetensors")
+    save(folder / "model-mtp.safetensors", {**weights, "mtp.layers.1.input_layernorm.weight": np.ones(64)})
+    with pytest.raises(ModelError, match=r"prediction head of tiny cannot be used: .* more than one layer"):
+        open_mtp(folder, model, [1, 2, 3], "tiny")
+
+
+def test_experts_are_joined_however_the_file_holds_them(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    experts = {name: random.standard_normal((3, 4, 5)).astype(np.float32) for name in ("gate_proj", "up_proj")}
+    down = random.standard_normal((3, 5, 4)).astype(np.float32)
+    apart = {
+        f"model.mtp.layers.0.mlp.experts.{number}.{name}.weight": array[number]
+        for name, array in [*experts.items(), ("down_proj", down)]
+        for number in range(3)
+    }
+    together = {
+        "mtp.layers.0.mlp.experts.gate_up_proj": np.concatenate([experts["gate_proj"], experts["up_proj"]], axis=1),
+        "mtp.layers.0.mlp.experts.down_proj": down,
+    }
+    for name, weights in (("apart", apart), ("together", together)):
+        (tmp_path / name).mkdir()
+        others = {"model.norm.weight": down, "mtp.embed_tokens.weight": down}
+        save(tmp_path / name / "model.safetensors", {**weights, **others, "mtp.norm.weight": np.ones(5)})
+        found = read_mtp_weights(tmp_path / name)
+        assert found.keys() == {"norm.weight"} | {
+            f"layers.0.mlp.switch_mlp.{each}.weight" for each in ("gate_proj", "up_proj", "down_proj")
+        }
+        assert np.array_equal(np.array(found["layers.0.mlp.switch_mlp.up_proj.weight"]), experts["up_proj"])
+        assert np.array_equal(np.array(found["layers.0.mlp.switch_mlp.down_proj.weight"]), down)
+
+
+def test_a_quantised_head_stays_packed(tmp_path: Path) -> None:
+    folder = random_pair(tmp_path / "model")
+    model, _ = load(folder)
+    weights = load_file(folder / "model-mtp.safetensors")
+    packed, scales, biases = mx.quantize(mx.array(weights.pop("mtp.fc.weight")), group_size=32, bits=8)
+    arrays = {name: mx.array(value) for name, value in weights.items()}
+    mx.save_safetensors(
+        str(folder / "model-mtp.safetensors"),
+        {**arrays, "mtp.fc.weight": packed, "mtp.fc.scales": scales, "mtp.fc.biases": biases},
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization": {"group_size": 32, "bits": 8}}))
+    head = load_mtp_head(folder, model)
+    assert head is not None
+    assert (head.fc.bits, head.fc.weight.dtype) == (8, mx.uint32)
