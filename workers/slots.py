@@ -5,16 +5,18 @@ by its next step; rows join and leave without moving their neighbours. Long rows
 buffers of their own; what slots take is then bounded by the length of short ones.
 """
 
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from pomona.workers.length_groups import Group, group_rows
 from pomona.workers.row_buffers import RowBuffers
+from pomona.workers.slot_buffers import STEP, SlotBuffers
 
-STEP = 256
-"""Tokens by which a buffer grows."""
-ROOMY = 4
-"""Times what the rows need, from which on a buffer gives back the rest."""
+T = TypeVar("T")
+
 CPU_CALL, GPU_CALL = 192, 1024
 """Tokens of one row whose attention takes about as long as one more call in a layer does before it begins."""
 
@@ -26,25 +28,39 @@ class SlotLengths:
         self.lengths: list[int] = []
         self.apart = 0
         """The last so many rows are not in slots."""
+        self.unsettled = 0
+        """Tokens behind each row's length that a forward wrote and that may still become part of it."""
+        self.starts: list[int] = []
+        """Where each row writes in this forward."""
         self.offset = mx.array([], dtype=mx.int32)
+        """int32 [rows]: `starts`."""
+        self.fed: list[int] | None = None
+        """How many of its tokens in this forward are each row's own, the others padding behind; None if all are."""
         self._call = CPU_CALL if mx.default_device() == mx.cpu else GPU_CALL
         self._beyond: list[int] = []
         self._groups: list[Group] = []
         self._reaching: dict[int, list[Group]] = {}
         self._masks: dict[tuple[int, int | None], mx.array | None] = {}
         self._parts: dict[int, tuple[mx.array | None, list[mx.array | None]]] = {}
-        self._positions: dict[tuple[int, int], mx.array] = {}
+        self._memos: dict[Hashable, Any] = {}
 
-    def begin(self) -> None:
-        """Fix offsets and groups for one forward; called before it, and after rows joined or left."""
-        self.offset = mx.array(self.lengths, dtype=mx.int32)
+    def begin(self, ahead: Sequence[int] | None = None, fed: Sequence[int] | None = None) -> None:
+        """Fix offsets and groups for one forward; called before it, and after rows joined or left.
+
+        Each row writes behind its length, or `ahead` tokens further. Where rows do not feed all the same number of
+        tokens, `fed` says how many are theirs.
+        """
+        self.fed = None if fed is None else list(fed)
+        ahead = [0] * len(self.lengths) if ahead is None else ahead
+        self.starts = [length + more for length, more in zip(self.lengths, ahead, strict=True)]
+        self.offset = mx.array(self.starts, dtype=mx.int32)
         self._reaching.clear()
         self._masks.clear()
         self._parts.clear()
-        self._positions.clear()
-        in_slots = self.lengths[: self.in_slots]
+        self._memos.clear()
+        in_slots = self.starts[: self.in_slots]
         shortest = min(in_slots, default=0)
-        beyond = [length - shortest for length in in_slots]
+        beyond = [start - shortest for start in in_slots]
         if beyond != self._beyond:  # what all rows have more changes no group
             self._beyond, self._groups = beyond, group_rows(beyond, self._call)
 
@@ -59,7 +75,7 @@ class SlotLengths:
 
     def reach(self, tokens: int) -> int:
         """Tokens that the longest row has after a forward of `tokens` tokens."""
-        return max(self.lengths) + tokens
+        return max(self.starts) + tokens
 
     def mask(self, tokens: int, window: int | None) -> mx.array | None:
         """Boolean [rows, 1, tokens, reach], true where a query may look; None where all may look at all."""
@@ -82,12 +98,12 @@ class SlotLengths:
     def groups(self, tokens: int) -> list[Group]:
         """Which rows a forward of `tokens` tokens lets attend together, and the tokens that each group looks at."""
         if tokens not in self._reaching:
-            more = min(self.lengths[: self.in_slots], default=0) + tokens
+            more = min(self.starts[: self.in_slots], default=0) + tokens
             self._reaching[tokens] = [
                 *(group._replace(reach=group.reach + more) for group in self._groups),
                 *(
-                    Group(row, row + 1, self.lengths[row] + tokens, True)
-                    for row in range(self.in_slots, len(self.lengths))
+                    Group(row, row + 1, self.starts[row] + tokens, True)
+                    for row in range(self.in_slots, len(self.starts))
                 ),
             ]
         return self._reaching[tokens]
@@ -106,26 +122,42 @@ class SlotLengths:
         return self._parts[id(mask)][1]
 
     def level(self) -> int | None:
-        """The length of all rows, if it is one."""
-        return self.lengths[0] if min(self.lengths) == max(self.lengths) else None
+        """Where all rows write, if it is one place."""
+        return self.starts[0] if min(self.starts) == max(self.starts) else None
 
-    def positions(self, tokens: int, slots: int) -> mx.array:
-        """Where a forward writes along a buffer of `slots` slots, int32 [slots, 1, tokens, 1]; free slots at 0."""
-        key = (tokens, slots)
-        if key not in self._positions:
-            lengths = self.lengths[: self.in_slots]
-            offset = mx.array([*lengths, *[0] * (slots - len(lengths))], dtype=mx.int32)
-            self._positions[key] = (offset[:, None] + mx.arange(tokens))[:, None, :, None]
-        return self._positions[key]
+    def positions(self, tokens: int, slots: int, ring: int | None = None) -> mx.array:
+        """Where a forward writes along a buffer of `slots` slots, int32 [slots, 1, tokens, 1]; free slots at 0.
+
+        In a buffer that is a ring, positions begin anew after `ring` places.
+        """
+
+        def build() -> mx.array:
+            starts = self.starts[: self.in_slots]
+            offset = mx.array([*starts, *[0] * (slots - len(starts))], dtype=mx.int32)
+            places = (offset[:, None] + mx.arange(tokens))[:, None, :, None]
+            return places if ring is None else places % ring
+
+        return self.memo(("positions", tokens, slots, ring), build)
+
+    def memo(self, key: Hashable, build: Callable[[], T]) -> T:
+        """What `build` gives, once a forward for each key."""
+        if key not in self._memos:
+            self._memos[key] = build()
+        found: T = self._memos[key]
+        return found
 
 
-class SlotCache:
+class SlotCache(SlotBuffers):
     """One layer's KV for all rows; mlx-lm's cache interface over [slots, heads, capacity, head_dim] buffers."""
 
+    refusal = ""
+    is_state = False
+    overwrites = True
+    widest = None
+
     def __init__(self, shared: SlotLengths) -> None:
+        super().__init__()
         self.shared = shared
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
         self.apart: list[RowBuffers] = []
         """Of the rows that are not in slots, in their order."""
         self.fetched: mx.array | None = None
@@ -134,14 +166,17 @@ class SlotCache:
         """Whether anybody asked for a `part`."""
 
     @property
+    def as_cache(self) -> "SlotCache":
+        return self
+
+    @property
     def offset(self) -> mx.array:
-        """int32 [rows]: tokens that each row holds."""
+        """int32 [rows]: where each row writes."""
         return self.shared.offset
 
     @property
     def nbytes(self) -> int:
-        slots = 0 if self.keys is None or self.values is None else int(self.keys.nbytes + self.values.nbytes)
-        return slots + sum(row.nbytes for row in self.apart)
+        return super().nbytes + sum(row.nbytes for row in self.apart)
 
     def make_mask(self, tokens: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
         return self.shared.mask(tokens, window_size)
@@ -156,7 +191,7 @@ class SlotCache:
         rows, tokens = self.shared.in_slots, keys.shape[2]
         for index, row in enumerate(self.apart, rows):
             own = slice(index, index + 1)
-            row.write(keys[own], values[own], self.shared.lengths[index], STEP)
+            row.write(keys[own], values[own], self.shared.starts[index], STEP)
         if not self.apart:
             self.fetched, fetched_values = self._write(keys, values, tokens)
             return self.fetched, fetched_values
@@ -168,49 +203,22 @@ class SlotCache:
     def _write(self, keys: mx.array, values: mx.array, tokens: int) -> tuple[mx.array, mx.array]:
         """Into the slots; returns them up to their reach."""
         rows = keys.shape[0]
-        lengths = self.shared.lengths[:rows]
-        reach = max(lengths) + tokens
-        own_keys, own_values = self._reserve(rows, reach, keys, values)
-        if (level := min(lengths)) == max(lengths):
-            own_keys[:rows, :, level:reach] = keys
-            own_values[:rows, :, level:reach] = values
-        else:
-            positions = self.shared.positions(tokens, own_keys.shape[0])
-            self.keys = own_keys = _put(own_keys, positions, keys)
-            self.values = own_values = _put(own_values, positions, values)
-        return own_keys[:rows, :, :reach], own_values[:rows, :, :reach]
+        starts = self.shared.starts[:rows]
+        reach = max(starts) + tokens
+        slots = self.reserve(rows, reach, keys, values)
+        level = min(starts)
+        self.put(keys, values, level if level == max(starts) else self.shared.positions(tokens, slots))
+        return self.view(slice(rows), reach)
 
     def part(self, group: Group) -> tuple[mx.array, mx.array]:
         """What a group looks at: [rows, heads, reach, head_dim]. Raises ValueError if nothing was written."""
         self.attended = True
-        rows = slice(group.start, group.stop)
-        keys, values = self.keys, self.values
-        if group.start >= self.shared.in_slots:
-            row = self.apart[group.start - self.shared.in_slots]
-            keys, values, rows = row.keys, row.values, slice(None)
-        if keys is None or values is None:
+        if group.start < self.shared.in_slots:
+            return self.view(slice(group.start, group.stop), group.reach)
+        row = self.apart[group.start - self.shared.in_slots]
+        if row.keys is None or row.values is None:
             raise ValueError("a part of KV is asked for before any was written")
-        return keys[rows, :, : group.reach], values[rows, :, : group.reach]
-
-    def _reserve(self, rows: int, reach: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """The buffers, with room for `rows` slots of `reach` tokens.
-
-        Slots double, so that rows that join one after another do not each move all that is there.
-        """
-        slots, capacity = (0, 0) if self.keys is None else (self.keys.shape[0], self.keys.shape[2])
-        if self.keys is None or self.values is None or rows > slots or reach > capacity:
-            slots = slots if rows <= slots else max(rows, 2 * slots)
-            capacity = max(_rounded(reach), capacity)
-            self.keys = self._resized(self.keys, slots, capacity, keys)
-            self.values = self._resized(self.values, slots, capacity, values)
-        return self.keys, self.values
-
-    @staticmethod
-    def _resized(old: mx.array | None, slots: int, capacity: int, like: mx.array) -> mx.array:
-        new = mx.zeros((slots, like.shape[1], capacity, like.shape[3]), dtype=like.dtype)
-        if old is not None:
-            new[: old.shape[0], :, : old.shape[2]] = old
-        return new
+        return row.keys[:, :, : group.reach], row.values[:, :, : group.reach]
 
     def join(self, row: KVCache) -> None:
         """Copy one prefilled row [1, heads, length, head_dim] into the slot behind the last; the caller counts it."""
@@ -218,9 +226,8 @@ class SlotCache:
             return
         index, length = self.shared.in_slots, row.offset
         keys, values = row.keys[..., :length, :], row.values[..., :length, :]
-        own_keys, own_values = self._reserve(index + 1, length, keys, values)
-        own_keys[index : index + 1, :, :length] = keys
-        own_values[index : index + 1, :, :length] = values
+        self.reserve(index + 1, length, keys, values)
+        self.put(keys, values, 0, index)
 
     def join_apart(self, row: KVCache) -> None:
         """Take in one prefilled row behind the last one; the caller counts it. Its first step copies its buffers."""
@@ -242,40 +249,10 @@ class SlotCache:
         self.fetched = None
         in_slots = self.shared.in_slots
         self.apart = [self.apart[row - in_slots] for row in rows if row >= in_slots]
-        self._keep_slots([row for row in rows if row < in_slots])
-
-    def _keep_slots(self, order: list[int]) -> None:
-        if not order:
-            self.keys = self.values = None
-            return
-        if self.keys is None or self.values is None:
-            return
-        self._reserve(len(order), 0, self.keys, self.values)
-        moved = [
-            # Copies: a view would keep the whole buffer from being written in place.
-            (
-                target,
-                length,
-                mx.contiguous(self.keys[source, :, :length]),
-                mx.contiguous(self.values[source, :, :length]),
-            )
-            for target, source in enumerate(order)
-            # A row that holds nothing may have no slot yet.
-            if target != source and (length := self.shared.lengths[source])
-        ]
-        for target, length, keys, values in moved:
-            self.keys[target, :, :length] = keys
-            self.values[target, :, :length] = values
-        self._trim(len(order), max(self.shared.lengths[source] for source in order))
-
-    def _trim(self, rows: int, longest: int) -> None:
-        """Give back what rows that left have needed, once it is most of the buffers."""
-        if self.keys is None or self.values is None:
-            return
-        slots, capacity = self.keys.shape[0], _rounded(longest + 1)
-        if slots * self.keys.shape[2] >= ROOMY * rows * capacity:
-            self.keys = mx.contiguous(self.keys[:rows, :, :capacity])
-            self.values = mx.contiguous(self.values[:rows, :, :capacity])
+        self.move(
+            [row for row in rows if row < in_slots],
+            [length + self.shared.unsettled for length in self.shared.lengths],
+        )
 
     def extract(self, index: int) -> KVCache:
         """One row as mlx-lm's own cache: a copy, or the buffers of a row apart."""
@@ -290,19 +267,14 @@ class SlotCache:
             row.offset = length
         return row
 
+    def hold(self) -> None:
+        """What a forward writes lies behind what a row holds."""
 
-def _rounded(tokens: int) -> int:
-    return -(-tokens // STEP) * STEP
+    def settle(self, whole: Sequence[bool]) -> None:
+        """What is refused is never attended to, and written over by what follows."""
 
 
 def _cut(mask: mx.array, group: Group) -> mx.array:
     """What a group needs of a mask; axes of length 1, or that it does not have, are all rows' or all slots'."""
     rows = mask[group.start : group.stop] if mask.ndim == 4 and mask.shape[0] > 1 else mask
     return rows[..., : group.reach]
-
-
-def _put(buffer: mx.array, positions: mx.array, new: mx.array) -> mx.array:
-    """Write [rows, heads, tokens, head_dim] at each slot's positions; what free slots get means nothing."""
-    slots, (rows, *rest) = buffer.shape[0], new.shape
-    padded = new if rows == slots else mx.concatenate([new, mx.zeros((slots - rows, *rest), dtype=new.dtype)])
-    return mx.put_along_axis(buffer, mx.broadcast_to(positions, padded.shape), padded, axis=2)

@@ -2,7 +2,9 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
-from pomona.workers.batch import Batch, batchable
+from pomona.workers.batch import Batch
+from pomona.workers.forms.kinds import batchable
+from pomona.workers.forms.ring import RingCache
 from pomona.workers.slots import SlotCache
 from tests.support.tiny_model import FAMILIES
 from tests.workers.engines import tiny
@@ -83,14 +85,14 @@ def test_a_row_taken_out_goes_on_alone(family: str) -> None:
         assert mx.allclose(own, bench.loaded.model(token, cache=bench.alone[row.request.id]), atol=CLOSE).item()
 
 
-def test_plain_caches_lie_in_slots_and_others_in_the_form_of_their_kind() -> None:
+def test_each_kind_of_cache_has_its_form() -> None:
     bench = Bench("gemma3_text")
     bench.join("r", 5)
     kinds = [type(cache) for cache in make_prompt_cache(bench.loaded.model)]
     assert kinds == [RotatingKVCache, KVCache] * 2
-    caches = bench.batch._caches
-    assert [type(cache) is SlotCache for cache in caches] == [False, True] * 2
-    assert bench.batch.nbytes == sum(cache.nbytes for cache in caches) > 0
+    forms = bench.batch._caches.forms
+    assert [type(form) for form in forms] == [RingCache, SlotCache] * 2
+    assert bench.batch.nbytes == sum(form.nbytes for form in forms) > 0
 
 
 def test_a_model_whose_caches_have_no_batch_form_takes_one_row() -> None:

@@ -10,7 +10,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from pomona.workers.attention import grouped_attention, lets_rows_stand_apart
 from pomona.workers.batch import Batch
 from pomona.workers.row_buffers import RowBuffers
-from pomona.workers.slots import STEP, SlotCache
+from pomona.workers.slot_buffers import STEP
+from pomona.workers.slots import SlotCache
 from tests.workers.engines import tiny
 from tests.workers.rows_bench import CLOSE, Bench
 
@@ -20,8 +21,8 @@ PLAIN = ("llama", "qwen3")
 
 def apart(bench: Bench) -> list[str]:
     """The rows that stand apart; every layer has as many."""
-    shared = bench.batch._shared
-    caches = [cache for cache in bench.batch._caches if isinstance(cache, SlotCache)]
+    shared = bench.batch._caches.shared
+    caches = [cache for cache in bench.batch._caches.forms if isinstance(cache, SlotCache)]
     assert {len(cache.apart) for cache in caches} <= {shared.apart}
     return bench.names()[shared.in_slots :]
 
@@ -48,7 +49,7 @@ def test_rows_on_both_sides_compute_what_they_compute_alone(family: str) -> None
     assert bench.names() == ["short", "late", "longer"]
     for _ in range(12):
         bench.step()
-    assert (len(apart(bench)), bench.batch._caches[0].keys) == (3, None)
+    assert (len(apart(bench)), bench.batch._caches.forms[0].keys) == (3, None)
 
 
 def test_one_long_row_alone_stands_apart() -> None:
@@ -58,7 +59,7 @@ def test_one_long_row_alone_stands_apart() -> None:
         bench.step()
     assert apart(bench) == ["long"]
     assert bench.batch.leave([row]) == []
-    assert (bench.batch.nbytes, bench.batch._shared.apart) == (0, 0)
+    assert (bench.batch.nbytes, bench.batch._caches.shared.apart) == (0, 0)
 
 
 def test_rows_that_become_long_in_one_step_all_get_their_own_buffers() -> None:
@@ -77,7 +78,9 @@ def test_short_rows_do_not_pay_for_the_length_of_a_long_one() -> None:
     for index in range(7):
         bench.join(f"r{index}", 3)
     bench.step()
-    token = sum(2 * cache.apart[0].keys.shape[1] * cache.apart[0].keys.shape[3] * 4 for cache in bench.batch._caches)
+    token = sum(
+        2 * cache.apart[0].keys.shape[1] * cache.apart[0].keys.shape[3] * 4 for cache in bench.batch._caches.forms
+    )
     assert bench.batch.nbytes <= token * (8 * STEP + 6 * STEP)  # in slots of one length: 8 * 6 * STEP
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from pomona.workers.slots import STEP, SlotCache, SlotLengths
+from pomona.workers.slot_buffers import STEP
+from pomona.workers.slots import SlotCache, SlotLengths
 from tests.workers.engines import tiny, words
 
 CLOSE = 1e-4
