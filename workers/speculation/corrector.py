@@ -6,16 +6,12 @@ behind it (C2), or both.
 """
 
 import math
-import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import mlx.core as mx
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,7 +19,6 @@ from pomona.runtime.wire import Section
 
 Kind = Literal["c0", "c1", "c2", "c1+c2"]
 Array = npt.NDArray[np.float32]
-KEY = "pomona.corrector"
 FORMAT = 1
 
 
@@ -90,13 +85,13 @@ class Corrector:
     """Corrections of the first depths; depth 1 is of the guess that the second draft is made from."""
 
     def __init__(self, corrections: Sequence[Correction], account: Account) -> None:
-        self._corrections = tuple(corrections)
+        self.corrections = tuple(corrections)
         self.account = account
         self._cast: dict[mx.Dtype, list[list[mx.array]]] = {}
 
     @property
     def depths(self) -> int:
-        return len(self._corrections)
+        return len(self.corrections)
 
     @property
     def pays(self) -> bool:
@@ -125,59 +120,5 @@ class Corrector:
 
     def _arrays(self, dtype: mx.Dtype) -> list[list[mx.array]]:
         if dtype not in self._cast:
-            self._cast[dtype] = [[mx.array(array).astype(dtype) for array in each] for each in self._corrections]
+            self._cast[dtype] = [[mx.array(array).astype(dtype) for array in each] for each in self.corrections]
         return self._cast[dtype]
-
-    def save(self, path: Path) -> None:
-        """A safetensors file, whole or not at all. Raises OSError."""
-        arrays = {
-            f"{depth}.{name}": mx.array(array)
-            for depth, each in enumerate(self._corrections, 1)
-            for name, array in each._asdict().items()
-            if array.size
-        }
-        descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".safetensors")
-        os.close(descriptor)
-        try:
-            mx.save_safetensors(name, arrays, {KEY: msgspec.json.encode(self.account).decode()})
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-
-
-def load_corrector(path: Path) -> Corrector:
-    """Raises CorrectorError for a file that is damaged, or of another kind or version."""
-    try:
-        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
-        arrays, metadata = loaded
-        account = msgspec.json.decode(metadata[KEY], type=Account)
-    except (RuntimeError, ValueError, KeyError, OSError, msgspec.DecodeError) as error:
-        raise CorrectorError(f"{path} is no corrector's file, or is damaged; fit anew") from error
-    if account.format != FORMAT:
-        raise CorrectorError(f"{path} is of format {account.format}, this version reads {FORMAT}; fit anew")
-    return Corrector(_corrections(path, arrays, account), account)
-
-
-def _corrections(path: Path, arrays: Mapping[str, mx.array], account: Account) -> list[Correction]:
-    none = identity(account.size)
-    corrections: list[Correction] = []
-    depths = {int(name.partition(".")[0]) for name in arrays if name.partition(".")[0].isdigit()}
-    for depth in range(1, len(depths) + 1):
-        held = {
-            name: np.array(arrays[f"{depth}.{name}"].astype(mx.float32))
-            for name in Correction._fields
-            if f"{depth}.{name}" in arrays
-        }
-        each = none._replace(**held)
-        rank = each.in_proj.shape[-1]
-        fits = (
-            each.scale.shape == each.bias.shape in ((1,), (account.size,))
-            and each.mean.shape == (account.size,)
-            and each.in_proj.shape == (account.size, rank)
-            and each.out_proj.shape == (rank, account.size)
-        )
-        if not held or not fits or not each.finite:
-            raise CorrectorError(f"{path} does not hold what it says at depth {depth}; fit anew")
-        corrections.append(each)
-    return corrections

@@ -13,7 +13,7 @@ from pomona.workers.messages import Method, RequestId
 from pomona.workers.models.error import ModelError
 from pomona.workers.prefill import shared_beginning
 from pomona.workers.speculation.anatomy import Unfit, logit_width
-from pomona.workers.speculation.corrector import Corrector
+from pomona.workers.speculation.corrector import Corrector, CorrectorError
 from pomona.workers.speculation.draft_kv import DraftKV
 from pomona.workers.speculation.drafting import draw_drafts
 from pomona.workers.speculation.mtp_head import MtpHead, load_mtp_head, settle_contract
@@ -22,6 +22,13 @@ from pomona.workers.speculation.tap import Hidden, Tap
 
 log = logging.getLogger(__name__)
 
+SAMPLE = (
+    "Early in the morning the two of them walked down to the harbour, where the boats were being unloaded. "
+    "The older one counted the crates and wrote the numbers into a small book; the younger one asked why nobody "
+    "trusted the printed list. Because, he was told, a list says what somebody expected, and a count says what came. "
+    "That evening they compared both, line by line, and found three differences."
+)
+"""A text of which a head that is used as it was trained guesses a good part."""
 BACKLOG = 256
 """Forwards whose hidden states wait for the head at most; a request with more of them begins its history anew."""
 WIDEST = 32
@@ -30,19 +37,13 @@ WINDOW = 256
 """First drafts in a row that are all refused before the log says so."""
 
 
-class Fed(NamedTuple):
-    """What a row of the batch took in one forward: the token behind its first `start` tokens, and then drafts."""
-
-    request: RequestId
-    start: int
-    drafts: tuple[int, ...] = ()
-
-
 class _Heard(NamedTuple):
-    """The model's hidden states [tokens, hidden] of what a row took."""
+    """What a row took in one forward, the token behind its first `start` tokens and then drafts."""
 
-    fed: Fed
+    start: int
+    drafts: tuple[int, ...]
     hidden: mx.array
+    """[tokens, hidden]: the model's hidden states of them."""
 
 
 class _Guess(NamedTuple):
@@ -56,7 +57,7 @@ class Mtp:
     """Proposes what the model's own head expects. Its KV is of true hidden states only; what it guessed is cut off.
 
     A row's history begins with the first forward that is listened to: `model` is to be run in the place of the model,
-    and `took` to be called behind each forward of the batch.
+    and `launched` to be called behind each forward of the batch.
     """
 
     method: Method = "mtp"
@@ -82,15 +83,17 @@ class Mtp:
         """Bytes of KV."""
         return self._kv.nbytes
 
-    def took(self, rows: Sequence[Fed]) -> None:
-        """The batch's forward was launched, and took this in its rows, in order."""
+    def launched(self, batch: Batch, drafts: Sequence[Sequence[int]] | None = None) -> None:
+        """The batch has just launched `forward()`, or `verify(drafts)`; called before any other forward."""
         heard = self._tap.take()
         if heard is None:
             return
         hidden = self._head.of(heard)
-        for index, fed in enumerate(rows):
-            waiting = self._heard.setdefault(fed.request, deque(maxlen=BACKLOG))
-            waiting.append(_Heard(fed, hidden[index, : 1 + len(fed.drafts)]))
+        for index, row in enumerate(batch.rows):
+            drafted = tuple(drafts[index]) if drafts is not None else ()
+            start = batch.length_of(row) - (drafts is None)  # what was verified is not part of the row yet
+            waiting = self._heard.setdefault(row.request.id, deque(maxlen=BACKLOG))
+            waiting.append(_Heard(start, drafted, hidden[index, : 1 + len(drafted)]))
 
     def propose(self, batch: Batch, asks: Sequence[Ask]) -> list[Proposal]:
         """Drafts for the rows whose last hidden state was heard."""
@@ -137,16 +140,16 @@ class Mtp:
         """
         parts: list[mx.array] = []
         start = stop = self._next.get(request, 0)
-        for fed, hidden in self._heard.pop(request, ()):
-            true = 1 + shared_beginning(list(fed.drafts), tokens[fed.start + 1 : -1])
-            true = min(true, len(tokens) - 1 - fed.start)
-            if true <= 0 or fed.start + true <= stop:
+        for place, drafts, hidden in self._heard.pop(request, ()):
+            true = 1 + shared_beginning(list(drafts), tokens[place + 1 : -1])
+            true = min(true, len(tokens) - 1 - place)
+            if true <= 0 or place + true <= stop:
                 continue
-            if fed.start > stop or request not in self._kv:
-                parts, start, stop = [], fed.start, fed.start
+            if place > stop or request not in self._kv:
+                parts, start, stop = [], place, place
                 self._begin(request)
-            parts.append(hidden[stop - fed.start : true])
-            stop = fed.start + true
+            parts.append(hidden[stop - place : true])
+            stop = place + true
         self._next[request] = start
         if stop != len(tokens) - 1:
             self._kv.leave(request)
@@ -216,18 +219,30 @@ def open_mtp(
 ) -> Mtp | None:
     """The proposer of a model that brings its head along; None for one without.
 
-    `text` is a sample of 3 tokens or more, by which the head's contract is checked. Raises ModelError for weights that
-    do not fit, a layout that is not known, or a corrector of another model.
+    `text` is a sample of 3 tokens or more, such as those of `SAMPLE`, by which the head's contract is checked. A
+    corrector of another model is reported, and not used. Raises ModelError for weights that do not fit, or a layout
+    that is not known.
     """
     try:
         head = load_mtp_head(folder, model)
         if head is None:
             return None
         settle_contract(head, model, text, name)
-        if corrector is not None:
-            corrector.check(head.norm.weight.shape[0], head.contract.hidden)
-        return Mtp(model, head, name, corrector if corrector is not None and corrector.pays else None)
-    except (Unfit, ValueError) as error:
+        return Mtp(model, head, name, _usable(corrector, head, name))
+    except Unfit as error:
         raise ModelError(
             f"the prediction head of {name} cannot be used: {error}; set its speculation to off"
         ) from error
+
+
+def _usable(corrector: Corrector | None, head: MtpHead, name: str) -> Corrector | None:
+    """The corrector, if it is for such a head and was measured to pay."""
+    if corrector is None:
+        return None
+    try:
+        corrector.check(head.norm.weight.shape[0], head.contract.hidden)
+    except CorrectorError as error:
+        log.warning("corrector-unusable model=%s: %s", name, error)
+        return None
+    log.info("corrector model=%s kind=%s used=%s", name, corrector.account.kind, corrector.pays)
+    return corrector if corrector.pays else None

@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from pomona.home import Home
 from pomona.workers.speculation.corrector import (
     Account,
     Correction,
@@ -15,9 +16,10 @@ from pomona.workers.speculation.corrector import (
     CorrectorError,
     accepted_drafts,
     identity,
-    load_corrector,
 )
+from pomona.workers.speculation.corrector_file import corrector_path, find_corrector, load_corrector, save_corrector
 from pomona.workers.speculation.fit import fit
+from tests.support.tiny_model import build_tiny_model
 
 SIZE = 24
 SOURCE = np.random.default_rng(7)
@@ -144,7 +146,7 @@ def test_it_pays_if_more_drafts_are_accepted() -> None:
 def test_a_file_gives_back_what_was_saved(kind: Any, tmp_path: Path) -> None:
     corrections = [fit(kind, GUESSED, 0.5 * GUESSED[:, ::-1] + depth, 5) for depth in (1, 2)]
     told = account(kind=kind, rank=5, blend=0.5)
-    Corrector(corrections, told).save(tmp_path / "corrector.safetensors")
+    save_corrector(Corrector(corrections, told), tmp_path / "corrector.safetensors")
     again = load_corrector(tmp_path / "corrector.safetensors")
     assert (again.account, again.depths) == (told, 2)
     for depth in (1, 2):
@@ -156,7 +158,7 @@ def test_a_file_gives_back_what_was_saved(kind: Any, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="taken"):
-        Corrector([identity(SIZE)], account()).save(tmp_path / "taken")
+        save_corrector(Corrector([identity(SIZE)], account()), tmp_path / "taken")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
@@ -197,3 +199,17 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     for place in (path, tmp_path / "missing"):
         with pytest.raises(CorrectorError, match="is no corrector's file"):
             load_corrector(place)
+
+
+def test_a_model_finds_the_one_that_was_fitted_for_its_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = Home.resolve({"POMONA_HOME": str(tmp_path / "home")})
+    folders = [build_tiny_model(tmp_path / name, seed=seed) for name, seed in (("one", 1), ("same", 1), ("other", 2))]
+    assert find_corrector(folders[0], home) is None
+    save_corrector(Corrector([identity(SIZE)], account()), corrector_path(folders[0], home))
+    found = [find_corrector(folder, home) for folder in folders]
+    assert [each and each.account for each in found] == [account(), account(), None]
+    corrector_path(folders[0], home).write_bytes(b"nonsense")
+    assert find_corrector(folders[0], home) is None
+    assert "corrector-unusable model=one" in caplog.text

@@ -4,7 +4,7 @@ import json
 import logging
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -20,7 +20,7 @@ from pomona.workers.row import Row
 from pomona.workers.sampling.draw import distribution
 from pomona.workers.speculation import mtp as mtp_module
 from pomona.workers.speculation.anatomy import Unfit
-from pomona.workers.speculation.mtp import BACKLOG, Fed, Mtp, open_mtp
+from pomona.workers.speculation.mtp import BACKLOG, Mtp, open_mtp
 from pomona.workers.speculation.mtp_head import Contract, MtpHead, load_mtp_head, settle_contract
 from pomona.workers.speculation.mtp_weights import read_mtp_weights
 from pomona.workers.speculation.proposal import Ask, Proposal
@@ -40,6 +40,16 @@ def embedding_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return known(tmp_path_factory.mktemp("embedding") / "model", "embedding")
 
 
+class Forward(NamedTuple):
+    """Rows as a batch holds them while what it verified is not settled; all of the same length, or of their own."""
+
+    rows: list[Row]
+    length: int | None = None
+
+    def length_of(self, row: Row) -> int:
+        return len(row.tokens) - 1 if self.length is None else self.length
+
+
 def feed(mtp: Mtp, rows: list[Row], drafts: list[tuple[int, ...]]) -> None:
     """One forward of these rows, each with what was drafted for it, out of fresh caches."""
     heard = []
@@ -52,8 +62,7 @@ def feed(mtp: Mtp, rows: list[Row], drafts: list[tuple[int, ...]]) -> None:
         mtp.model(mx.array([[row.last_token, *drafted, *padding]]), cache=caches)
         heard.append(mtp._tap.take())
     mtp._tap.hear(Hidden(*(mx.concatenate(parts) for parts in zip(*heard, strict=True))))  # type: ignore[arg-type]
-    fed = zip(rows, drafts, strict=True)
-    mtp.took([Fed(row.request.id, len(row.tokens) - 1, drafted) for row, drafted in fed])
+    mtp.launched(Forward(rows), drafts)  # type: ignore[arg-type]
 
 
 def propose(mtp: Mtp, *asks: tuple[Row, int]) -> list[Proposal]:
@@ -121,9 +130,8 @@ def test_a_model_in_a_batch_is_listened_to_while_it_computes_the_same(pair: Path
     batch, alone, row = Batch(mtp.model), make_prompt_cache(model), row_of("r", (5,))
     batch.join(row, make_prompt_cache(model))
     for _ in range(3):
-        start = batch.length_of(row)
         logits = batch.forward()
-        mtp.took([Fed(row.request.id, start)])
+        mtp.launched(batch)
         own = model(mx.array([[row.last_token]]), cache=alone)[:, -1]
         assert mx.allclose(logits, own, atol=1e-5).item()
         commit(row, [int(mx.argmax(logits))])
@@ -176,7 +184,7 @@ def test_a_row_that_is_not_asked_for_long_waits_with_a_bounded_history(pair: Pat
     assert heard is not None
     for start in range(len(row.tokens) - 1):
         mtp._tap.hear(Hidden(*(array[:, start : start + 1] for array in heard)))
-        mtp.took([Fed(row.request.id, start)])
+        mtp.launched(Forward([row], start), [()])  # type: ignore[arg-type]
     logits = expected(head, model, row, len(row.tokens) - 1 - BACKLOG, 1)
     assert propose(mtp, (row, 1)) == [Proposal((int(mx.argmax(logits[0])),))]
 
