@@ -1,6 +1,6 @@
 """Tokens that a step drew and that nobody has read yet: they may still be on their way out of the device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pomona.workers.messages import PositionLogprobs, TokenLogprob
@@ -10,31 +10,73 @@ from pomona.workers.vocabulary import Vocabulary
 
 
 class Draw(NamedTuple):
-    """What one row drew."""
+    """What one row drew at one position."""
 
-    row: Row
     token: int
     finite: bool
-    """False if the row's logits were not; the token means nothing then."""
+    """False if the token means nothing."""
     logprobs: PositionLogprobs | None
+    place: int
+    """Which of the step's positions it is."""
+
+
+class Walk(NamedTuple):
+    """What one row may commit: accepted drafts, and behind them one token that was no draft."""
+
+    row: Row
+    draws: list[Draw]
+    drafted: int
+    """Drafts that were verified."""
 
 
 class Drawn(NamedTuple):
-    """Tokens drawn by the last step, not committed yet; `rows[i]` drew `draws.tokens[i]`."""
+    """Drawn by the last step, not committed yet.
+
+    Row by row, `draws` has a position for each token that the row fed: its last one and its drafts.
+    """
 
     rows: list[Row]
     draws: Draws
+    launched: float
+    """When the forward was launched, in seconds of the worker's clock."""
+    drafts: Sequence[Sequence[int]] = ()
+    """Of each row; empty if nobody drafted."""
+
+    @property
+    def width(self) -> int:
+        """Tokens that the widest row fed."""
+        return 1 + max(map(len, self.drafts), default=0)
 
     def finite(self, row: Row) -> bool:
         """False if the row's logits were not; waits for them."""
-        return all(bool(self.draws.finite[index].item()) for index, each in enumerate(self.rows) if each is row)
+        return all(
+            bool(self.draws.finite[place : place + 1 + len(drafts)].all().item())
+            for each, place, drafts in self._places()
+            if each is row
+        )
 
-    def read(self, vocabulary: Vocabulary) -> Iterator[Draw]:
-        """Each row's draw; waits for the device."""
+    def _places(self) -> Iterator[tuple[Row, int, Sequence[int]]]:
+        """Each row, its first position and its drafts."""
+        place = 0
+        for index, row in enumerate(self.rows):
+            drafts = self.drafts[index] if self.drafts else ()
+            yield row, place, drafts
+            place += 1 + len(drafts)
+
+    def read(self, vocabulary: Vocabulary) -> list[Walk]:
+        """What each row may commit; waits for the device."""
         tokens: list[int] = self.draws.tokens.tolist()  # type: ignore[assignment]  # one-dimensional
         finite: list[bool] = self.draws.finite.tolist()  # type: ignore[assignment]
-        for each in zip(self.rows, tokens, finite, self._logprobs(tokens, vocabulary), strict=True):
-            yield Draw(*each)
+        logprobs = self._logprobs(tokens, vocabulary)
+        walks = []
+        for row, first, drafts in self._places():
+            accepted = 0
+            while accepted < len(drafts) and finite[first + accepted] and tokens[first + accepted] == drafts[accepted]:
+                accepted += 1
+            places = range(first, first + accepted + 1)
+            draws = [Draw(tokens[place], finite[place], logprobs[place], place) for place in places]
+            walks.append(Walk(row, draws, len(drafts)))
+        return walks
 
     def _logprobs(self, tokens: list[int], vocabulary: Vocabulary) -> list[PositionLogprobs | None]:
         draws = self.draws
@@ -47,16 +89,15 @@ class Drawn(NamedTuple):
         def entry(token: int, value: float) -> TokenLogprob:
             return TokenLogprob(token, vocabulary.name_of(token), value)
 
-        read: list[PositionLogprobs | None] = []
-        for index, row in enumerate(self.rows):
-            wanted = row.request.logprobs
-            if wanted is None:
-                read.append(None)
-                continue
-            top = zip(top_tokens[index][:wanted], top_values[index][:wanted], strict=True) if wanted else ()
-            read.append(
-                PositionLogprobs(
-                    entry(tokens[index], chosen[index]), tuple(entry(token, value) for token, value in top)
-                )
+        def listed(place: int, wanted: int) -> PositionLogprobs:
+            top = zip(top_tokens[place][:wanted], top_values[place][:wanted], strict=True) if wanted else ()
+            return PositionLogprobs(
+                entry(tokens[place], chosen[place]), tuple(entry(token, value) for token, value in top)
             )
+
+        read: list[PositionLogprobs | None] = []
+        for row, first, drafts in self._places():
+            wanted = row.request.logprobs
+            places = range(first, first + 1 + len(drafts))
+            read += [None if wanted is None else listed(place, wanted) for place in places]
         return read

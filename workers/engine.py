@@ -9,13 +9,15 @@ import mlx.core as mx
 from pomona.runtime.mailbox import now
 from pomona.workers.batch import Batch
 from pomona.workers.cost import PrefillCost
-from pomona.workers.drawn import Drawn
-from pomona.workers.messages import PositionLogprobs, Request, RequestId, TokenEvent, Usage, WorkerStats
+from pomona.workers.drawn import Draw, Drawn, Walk
+from pomona.workers.messages import Method, Request, RequestId, TokenEvent, Usage, WorkerStats
 from pomona.workers.meter import Meter
 from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore
-from pomona.workers.row import Row
+from pomona.workers.row import Row, merged
 from pomona.workers.sampling.draw import draw
+from pomona.workers.speculation.proposal import Proposer
+from pomona.workers.speculation.speculator import Drafts, Speculator
 from pomona.workers.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class Engine:
         eos: frozenset[int],
         limits: EngineLimits,
         prefixes: PrefixStore,
+        proposers: Sequence[Proposer] = (),
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
@@ -67,12 +70,20 @@ class Engine:
         self._prefills: list[Prefill] = []
         self._waiting: list[Row] = []
         self._drawn: Drawn | None = None
+        self._speculator = Speculator(proposers)
+        self._read_at = 0.0
+        """When the last step's tokens were read."""
         self._prefill_is_next = True
         """A running row waits for one prefill forward between two of its tokens, and for no second."""
 
     @property
     def max_running(self) -> int:
         return min(self._limits.max_running, self._batch.width_limit or self._limits.max_running)
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """How tokens may be drafted; none where the model's caches cannot verify drafts."""
+        return () if self._batch.max_drafts == 0 else self._speculator.methods
 
     @property
     def busy(self) -> bool:
@@ -114,6 +125,7 @@ class Engine:
     def settle(self) -> None:
         """After the warm-up: count anew and forget its prompts; the measured costs stay."""
         self.meter.reset()
+        self._speculator.reset()
         self._prefixes.forget()
 
     def progress(self) -> dict[RequestId, int]:
@@ -129,13 +141,14 @@ class Engine:
             stored=self._prefixes.stored_blocks,
             dropped=self._prefixes.dropped_blocks,
             tiers=self._prefixes.tiers,
+            speculation=self._speculator.figures,
         )
 
     def step(self) -> list[TokenEvent]:
         """One forward: a decode step of all running rows and a prefill chunk take turns.
 
-        Drawn tokens are committed while the next decode step's forward runs; before a chunk, which would keep them
-        waiting, they get a step of their own.
+        Drawn tokens are committed while the next decode step's forward runs. They come first where rows may draft
+        behind them, and before a chunk, which would keep them waiting, they get a step of their own.
         """
         events = self._start()
         if self._prefills and (self._prefill_is_next or not self._batch.rows):
@@ -170,6 +183,22 @@ class Engine:
     # decode
 
     def _decode(self) -> list[TokenEvent]:
+        if self._speculator.due or (self._drawn is not None and self._drawn.drafts):
+            return self._decode_behind()
+        return self._decode_ahead()
+
+    def _decode_behind(self) -> list[TokenEvent]:
+        """Read the last forward's tokens, let the rows draft behind them, and launch the next one."""
+        begin = now()
+        events = self._flush()
+        rows = len(self._batch.rows)
+        if rows:
+            self._launch(self._speculator.draft(self._batch))
+        self.meter.decoded(rows, now() - begin)
+        return events
+
+    def _decode_ahead(self) -> list[TokenEvent]:
+        """Launch the next forward before the last one's tokens are read."""
         begin = now()
         drawn, self._drawn = self._drawn, None
         # A row whose drawn token is its last needs no further forward.
@@ -185,42 +214,87 @@ class Engine:
             more, order = self._take_out(ended)
             left += more
             if self._batch.rows:
-                self._draw(logits[mx.array(order)] if ended else logits)
+                self._draw(logits[mx.array(order)] if ended else logits, begin)
         self._keep(left)
         self.meter.decoded(len(rows), now() - begin)
         return events
 
-    def _draw(self, logits: mx.array) -> None:
-        draws = draw(logits, [row.law() for row in self._batch.rows])
-        self._batch.inputs = draws.tokens
-        mx.async_eval([array for array in draws if array is not None])
-        self._drawn = Drawn(list(self._batch.rows), draws)
+    def _launch(self, drafts: Drafts | None) -> None:
+        """One forward of all rows, whose tokens are committed, and of what they draft."""
+        begin = now()
+        logits = self._batch.forward() if drafts is None else self._batch.verify(drafts.tokens)
+        mx.async_eval(logits)
+        self._draw(logits, begin, drafts)
+
+    def _draw(self, logits: mx.array, launched: float, drafts: Drafts | None = None) -> None:
+        rows = list(self._batch.rows)
+        if drafts is None:
+            draws = draw(logits, [row.law() for row in rows])
+            self._batch.inputs = draws.tokens
+        else:
+            laws, distributions = drafts.laws(rows)
+            draws = draw(logits, laws, distributions)
+        mx.async_eval(
+            [array for array in (draws.tokens, draws.finite, draws.chosen, draws.top_tokens) if array is not None]
+        )
+        self._drawn = Drawn(rows, draws, launched, () if drafts is None else drafts.tokens)
 
     def _commit(self, drawn: Drawn) -> list[TokenEvent]:
-        events = []
-        for row, token, finite, logprobs in drawn.read(self._vocabulary):
-            if row.finish is not None:  # cancelled meanwhile
+        """Commit what was drawn; then the batch knows what it keeps, and the speculator what became of its drafts."""
+        walks = drawn.read(self._vocabulary)
+        self._clock(drawn)
+        events, kept = [], {}
+        for walk in walks:
+            if walk.row.finish is not None:  # cancelled meanwhile
                 continue
-            if finite:
-                events.append(self._commit_one(row, token, logprobs))
-            else:
-                log.error("non-finite logits: request=%s position=%d", row.request.id, len(row.committed))
-                events.append(
-                    row.end("error", f"the model's logits are not finite at output token {len(row.committed)}")
-                )
+            committed = self._commit_walk(walk, drawn)
+            events.append(merged(committed))
+            kept[id(walk.row)] = max(1, sum(len(event.tokens) for event in committed))
+        if drawn.drafts:
+            self._batch.settle([kept.get(id(row), 0) for row in self._batch.rows])
+        self._speculator.look(self._batch)
         return events
 
-    def _commit_one(self, row: Row, token: int, logprobs: PositionLogprobs | None) -> TokenEvent:
-        """What goes wrong in one row's text ends that row; its neighbours have no part in it."""
+    def _clock(self, drawn: Drawn) -> None:
+        """The forward began when it was launched, or when the one before it had ended."""
+        read = now()
+        seconds = read - max(drawn.launched, self._read_at)
+        self._read_at = read
+        self._speculator.ran(len(drawn.rows), drawn.width, seconds)
+        if drawn.drafts:
+            self.meter.verified(seconds)
+
+    def _commit_walk(self, walk: Walk, drawn: Drawn) -> list[TokenEvent]:
+        """The events of one row: its accepted drafts and the token behind them, or as many as come before its end."""
+        row, draws, drafted = walk
+        accepted = len(draws) - 1
+        events: list[TokenEvent] = []
+        for index, each in enumerate(draws):
+            if index == accepted:
+                row.rejected += drafted - accepted
+            else:
+                row.accepted += 1
+            events.append(self._commit_one(row, each, drawn))
+            if row.finish is not None:
+                break
+        whole = len(events) == len(draws)  # drafts behind the row's end tell nothing
+        self._speculator.tested(row, drafted if whole else len(events), min(accepted, len(events)))
+        self.meter.committed(sum(len(event.tokens) for event in events), min(accepted, len(events)))
+        return events
+
+    def _commit_one(self, row: Row, each: Draw, drawn: Drawn) -> TokenEvent:
+        """What goes wrong in one row ends that row; its neighbours have no part in it."""
         position = len(row.committed)
+        if not each.finite:
+            fault = drawn.draws.fault(each.place)
+            log.error("non-finite logits: request=%s position=%d: %s", row.request.id, position, fault)
+            return row.end("error", f"the model's logits are not finite at output token {position}: {fault}")
         try:
-            event = row.commit(token, logprobs)
+            return row.commit(each.token, each.logprobs)
         except Exception as error:
             log.exception("commit failed: request=%s position=%d", row.request.id, position)
             del row.committed[position:]
             return row.end("error", f"output token {position} could not be turned into text: {error}")
-        self.meter.committed(1)
-        return event
 
     def _retire(self, rows: Sequence[Row], drawn: Drawn | None = None) -> None:
         """Take rows out of the batch and store what they hold.
@@ -237,6 +311,7 @@ class Engine:
             held = self._batch.length_of(row)
             if self._prefixes.wants(row.stored, held):
                 left.append(Left(row, row.tokens[:held], self._batch.extract(row)))
+            self._speculator.forget(row.request.id)
         return left, self._batch.leave(rows)
 
     def _keep(self, left: Sequence[Left]) -> None:

@@ -5,7 +5,7 @@ from pomona.runtime.tally import Histogram
 from pomona.runtime.wire import replace
 from pomona.workers import device
 from pomona.workers.cost import PrefillCost
-from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, WorkerStats
+from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, Method, MethodFigures, WorkerStats
 from pomona.workers.tiers import TierFigures
 
 MEMORY_EVERY_S = 1.0
@@ -39,8 +39,17 @@ class Meter:
         if rows:
             self._widths.note(rows)
 
-    def committed(self, tokens: int) -> None:
-        self._stats = replace(self._stats, output_tokens=self._stats.output_tokens + tokens)
+    def verified(self, seconds: float) -> None:
+        """The forward of a step that verified drafts took so long."""
+        stats = self._stats
+        self._stats = replace(stats, verify_steps=stats.verify_steps + 1, verify_seconds=stats.verify_seconds + seconds)
+
+    def committed(self, tokens: int, drafted: int) -> None:
+        """Output tokens, of which the first `drafted` were drafts."""
+        stats = self._stats
+        self._stats = replace(
+            stats, output_tokens=stats.output_tokens + tokens, saved_forwards=stats.saved_forwards + drafted
+        )
 
     def restored(self, tokens: int) -> None:
         self._stats = replace(self._stats, cached_tokens=self._stats.cached_tokens + tokens)
@@ -70,6 +79,7 @@ class Meter:
         stored: int,
         dropped: int,
         tiers: TierFigures,
+        speculation: dict[Method, MethodFigures],
     ) -> WorkerStats:
         return replace(
             self._stats,
@@ -83,5 +93,6 @@ class Meter:
             decode_times=self._decode_times.tally(),
             prefill_times=self._prefill_times.tally(),
             widths=self._widths.tally(),
+            speculation=speculation,
             **tiers._asdict(),
         )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from pomona.runtime.wire import replace
 from pomona.workers.messages import Delta, Finish, FinishReason, PositionLogprobs, Request, TokenEvent, Usage
 from pomona.workers.sampling.law import Adjustment, RowLaw
 from pomona.workers.text import TextStream
@@ -26,10 +27,15 @@ class Row:
         self.finish: Finish | None = None
         self.stored = 0
         """Tokens from the start whose blocks were handed to the cache."""
+        self.accepted = 0
+        """Committed tokens that were drafts."""
+        self.rejected = 0
+        """Drafts that were verified in vain."""
         self._vocabulary = vocabulary
         self._ends = (frozenset() if request.limits.ignore_eos else eos) | frozenset(request.limits.stop_token_ids)
         self._text = TextStream(request.limits.stop, strip_first_space=vocabulary.strips_first_space)
         self._counts: Counter[int] = Counter()
+        self._spared = tuple(self._ends | vocabulary.newlines) if request.sampling.xtc_probability else ()
         self._prompt_tokens = frozenset(request.prompt) if request.sampling.repetition_penalty != 1.0 else frozenset()
         for token in request.committed:
             if self.finish is None:
@@ -50,18 +56,44 @@ class Row:
         return self.request.limits.max_tokens - len(self.committed)
 
     def usage(self) -> Usage:
-        return Usage(len(self.request.prompt), len(self.committed), self.cached_tokens)
+        return Usage(
+            len(self.request.prompt),
+            len(self.committed),
+            self.cached_tokens,
+            accepted_tokens=self.accepted,
+            rejected_tokens=self.rejected,
+        )
 
     def law(self) -> RowLaw:
         """How the next token is drawn."""
-        return RowLaw(self.request.sampling, len(self.committed), self._adjustment(), self.request.logprobs)
+        return self._law(len(self.committed))
 
-    def _adjustment(self) -> Adjustment | None:
+    def laws(self, drafts: Sequence[int]) -> list[RowLaw]:
+        """How the next token is drawn, and the one behind each of `drafts`, as if those before it were committed."""
+        laws = [self.law()]
+        for count, draft in enumerate(drafts, 1):
+            self._counts[draft] += 1
+            laws.append(self._law(len(self.committed) + count))
+        for draft in drafts:
+            self._uncount(draft)
+        return laws
+
+    def _uncount(self, token: int) -> None:
+        self._counts[token] -= 1
+        if not self._counts[token]:
+            del self._counts[token]
+
+    def _law(self, position: int) -> RowLaw:
+        return RowLaw(
+            self.request.sampling, position, self._adjustment(position), self.request.logprobs, spared=self._spared
+        )
+
+    def _adjustment(self, position: int) -> Adjustment | None:
         sampling, limits = self.request.sampling, self.request.limits
         penalised = (
             sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
         )
-        early = len(self.committed) < limits.min_tokens
+        early = position < limits.min_tokens
         if not penalised and not sampling.logit_bias and not (early and self._ends):
             return None
         touched: set[int] = set(sampling.logit_bias)
@@ -132,3 +164,16 @@ class Row:
             logprobs=tuple(logprobs),
             finish=self.finish,
         )
+
+
+def merged(events: Sequence[TokenEvent]) -> TokenEvent:
+    """One event of several that follow each other."""
+    if len(events) == 1:
+        return events[0]
+    return replace(
+        events[0],
+        tokens=tuple(token for event in events for token in event.tokens),
+        deltas=tuple(delta for event in events for delta in event.deltas),
+        logprobs=tuple(entry for event in events for entry in event.logprobs),
+        finish=events[-1].finish,
+    )

@@ -386,7 +386,9 @@ def test_a_row_whose_logits_are_not_finite_ends_with_an_error_and_the_others_go_
         finish = outcomes[request.id].finish
         assert finish is not None
         assert finish.reason == "error"
-        assert finish.message == f"the model's logits are not finite at output token {committed}"
+        assert finish.message == (
+            f"the model's logits are not finite at output token {committed}: 320 NaN and 0 inf among 320 logits"
+        )
         assert outcomes[request.id].tokens == [UNLUCKY] * committed
     for request in good:
         assert outcomes[request.id] == solo(loaded, request)

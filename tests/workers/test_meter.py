@@ -1,23 +1,29 @@
 import pytest
 
 from pomona.runtime.tally import Tally
-from pomona.workers.messages import WorkerStats
+from pomona.workers.messages import Method, MethodFigures, WorkerStats
 from pomona.workers.meter import Meter
 from pomona.workers.tiers import TierFigures
 
 TIERS = TierFigures(1, 2, 3, 4, 5, 6, 7, 8.0, 9.0, 10.0)
 
+FIGURES: dict[Method, MethodFigures] = {"ngram": MethodFigures(tested=(3,), accepted=(2,))}
+
 
 def snapshot(meter: Meter) -> WorkerStats:
-    return meter.snapshot(running=1, prefilling=2, waiting=3, kv_bytes=4, stored=5, dropped=6, tiers=TIERS)
+    return meter.snapshot(
+        running=1, prefilling=2, waiting=3, kv_bytes=4, stored=5, dropped=6, tiers=TIERS, speculation=FIGURES
+    )
 
 
 def test_counters_add_up_and_gauges_are_what_they_are_told() -> None:
     meter = Meter()
     meter.decoded(2, 0.5)
     meter.decoded(3, 0.25)
-    meter.committed(2)
-    meter.committed(3)
+    meter.committed(2, 0)
+    meter.committed(3, 2)
+    meter.verified(0.5)
+    meter.verified(0.25)
     meter.restored(7)
     meter.prefilled(20, 32, 0.5)
     meter.prefilled(30, 30, 0.5)
@@ -50,6 +56,10 @@ def test_counters_add_up_and_gauges_are_what_they_are_told() -> None:
         restore_seconds=8.0,
         store_seconds=9.0,
         write_seconds=10.0,
+        speculation=FIGURES,
+        verify_steps=2,
+        verify_seconds=0.75,
+        saved_forwards=2,
     )
     assert stats.memory_bytes > 0
 

@@ -1,0 +1,156 @@
+"""The drafts of one worker: who proposes, how many are worth it, and what became of them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from pomona.runtime.mailbox import now
+from pomona.runtime.wire import replace
+from pomona.workers.batch import Batch
+from pomona.workers.messages import Method, MethodFigures, RequestId
+from pomona.workers.row import Row
+from pomona.workers.sampling.law import Drafted, RowLaw
+from pomona.workers.speculation.depth import DEEPEST, DepthPolicy, Outlook
+from pomona.workers.speculation.ngram import NgramProposer
+from pomona.workers.speculation.proposal import Ask, Proposal, Proposer
+
+
+class Drafts(NamedTuple):
+    """What the rows of a batch draft in one step; entry i is of row i."""
+
+    proposals: list[Proposal]
+
+    @property
+    def tokens(self) -> list[tuple[int, ...]]:
+        return [proposal.tokens for proposal in self.proposals]
+
+    def laws(self, rows: Sequence[Row]) -> tuple[list[RowLaw], mx.array | None]:
+        """How each position's token is drawn, row by row, and the distributions that drafts were drawn from."""
+        laws: list[RowLaw] = []
+        distributions: list[mx.array] = []
+        held = 0
+        for row, (tokens, own) in zip(rows, self.proposals, strict=True):
+            laws_of_row = row.laws(tokens)
+            if own is not None:
+                distributions.append(own)
+                for index, token in enumerate(tokens):
+                    laws_of_row[index] = laws_of_row[index]._replace(drafted=Drafted(token, held + index))
+                held += len(tokens)
+            laws += laws_of_row
+        return laws, mx.concatenate(distributions) if distributions else None
+
+
+class Speculator:
+    """Asks the proposers for what the depth policy finds worth it, and tells the policy what came of it."""
+
+    def __init__(self, proposers: Sequence[Proposer] = ()) -> None:
+        """`proposers` in order of preference, where two are equally good; one of each method at most."""
+        self._proposers = {proposer.method: proposer for proposer in proposers}
+        self._policy = DepthPolicy()
+        self._figures: dict[Method, MethodFigures] = {}
+        self._asked: dict[RequestId, Method] = {}
+        self.due = False
+        """The next step is worth waiting for the tokens of the last one, since some row may draft behind them."""
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        return tuple(self._proposers)
+
+    @property
+    def figures(self) -> dict[Method, MethodFigures]:
+        """Since `reset`, by method."""
+        return dict(self._figures)
+
+    def reset(self) -> None:
+        """Count anew; what was measured stays."""
+        self._figures.clear()
+
+    def look(self, batch: Batch) -> None:
+        """Say whether drafts are due, from the tokens that are committed."""
+        self.due = any(depth for _, depth in self._depths(batch))
+
+    def draft(self, batch: Batch) -> Drafts | None:
+        """What the rows draft behind their last tokens, all of which are committed; None if nobody does."""
+        asks: dict[Method, list[tuple[int, Ask]]] = {}
+        for (index, outlook), depth in self._depths(batch):
+            if depth:
+                asks.setdefault(outlook.method, []).append((index, Ask(batch.rows[index], depth)))
+        proposals = [Proposal() for _ in batch.rows]
+        self._asked.clear()
+        for method, own in asks.items():
+            begin = now()
+            given = self._proposers[method].propose(batch, [ask for _, ask in own])
+            seconds = now() - begin
+            self._policy.proposed(method, max(len(proposal.tokens) for proposal in given), seconds)
+            known = self._figures.get(method, MethodFigures())
+            self._figures[method] = replace(known, propose_seconds=known.propose_seconds + seconds)
+            for (index, ask), proposal in zip(own, given, strict=True):
+                proposals[index] = proposal
+                self._asked[ask.row.request.id] = method
+        return Drafts(proposals) if any(proposal.tokens for proposal in proposals) else None
+
+    def _depths(self, batch: Batch) -> list[tuple[tuple[int, Outlook], int]]:
+        outlooks = self._outlooks(batch)
+        depths = self._policy.choose([outlook for _, outlook in outlooks], len(batch.rows))
+        return list(zip(outlooks, depths, strict=True))
+
+    def _outlooks(self, batch: Batch) -> list[tuple[int, Outlook]]:
+        most = batch.max_drafts
+        if not self._proposers or most == 0:
+            return []
+        found = []
+        for index, row in enumerate(batch.rows):
+            options = self._options(row, min(row.remaining - 1, DEEPEST if most is None else most))
+            if options:
+                best = 0 if len(options) == 1 else self._policy.prefer(options, len(batch.rows))
+                found.append((index, options[best]))
+        return found
+
+    def _options(self, row: Row, bound: int) -> list[Outlook]:
+        """What each method could do for a row that has room for `bound` drafts."""
+        wish = row.request.speculation
+        if wish.method == "off" or bound <= 0 or row.finish is not None:
+            return []
+        options = []
+        for method, proposer in self._proposers.items():
+            if wish.method not in ("auto", method):
+                continue
+            strength = proposer.strength(row) if isinstance(proposer, NgramProposer) else 0
+            if strength or not isinstance(proposer, NgramProposer):
+                options.append(
+                    Outlook(row.request.id, method, bound, wish.depth, strength, named=wish.method == method)
+                )
+        return options
+
+    def ran(self, rows: int, width: int, seconds: float) -> None:
+        """A decode step of `rows` rows with `width` tokens each took so long."""
+        self._policy.verified(rows, width, seconds)
+
+    def tested(self, row: Row, drafted: int, accepted: int) -> None:
+        """Of the row's drafts of the last step `drafted` count, and the first `accepted` of them were accepted."""
+        method = self._asked.pop(row.request.id, None)
+        if method is None or not drafted:
+            return
+        self._policy.tested(row.request.id, method, drafted, accepted)
+        known = self._figures.get(method, MethodFigures())
+        tested = min(drafted, accepted + 1)
+        self._figures[method] = replace(
+            known,
+            tested=_counted(known.tested, tested),
+            accepted=_counted(known.accepted, accepted),
+            unused=known.unused + drafted - tested,
+        )
+
+    def forget(self, request: RequestId) -> None:
+        """The request has left the batch."""
+        self._policy.forget(request)
+        self._asked.pop(request, None)
+        for proposer in self._proposers.values():
+            proposer.forget(request)
+
+
+def _counted(counts: tuple[int, ...], reached: int) -> tuple[int, ...]:
+    """One more at each depth up to `reached`."""
+    longer = (*counts, *[0] * (reached - len(counts)))
+    return tuple(count + (depth < reached) for depth, count in enumerate(longer))
