@@ -31,8 +31,8 @@ SAMPLE = (
 """A text of which a head that is used as it was trained guesses a good part."""
 BACKLOG = 256
 """Forwards whose hidden states wait for the head at most; a request with more of them begins its history anew."""
-WIDEST = 32
-"""Tokens of a row in a forward that is listened to: a verifying one, not a prompt's."""
+WIDEST = 64
+"""Tokens of a row in a forward that is listened to: a verifying one, not that of a prompt's chunk."""
 WINDOW = 256
 """First drafts in a row that are all refused before the log says so."""
 
@@ -90,10 +90,12 @@ class Mtp:
             return
         hidden = self._head.of(heard)
         for index, row in enumerate(batch.rows):
+            column = batch.columns[index]
             drafted = tuple(drafts[index]) if drafts is not None else ()
-            start = batch.length_of(row) - (drafts is None)  # what was verified is not part of the row yet
+            # What was verified is not part of the row yet.
+            start = batch.length_of(row) + (column if drafts is not None else -1)
             waiting = self._heard.setdefault(row.request.id, deque(maxlen=BACKLOG))
-            waiting.append(_Heard(start, drafted, hidden[index, : 1 + len(drafted)]))
+            waiting.append(_Heard(start, drafted, hidden[index, column : column + 1 + len(drafted)]))
 
     def propose(self, batch: Batch, asks: Sequence[Ask]) -> list[Proposal]:
         """Drafts for the rows whose last hidden state was heard."""

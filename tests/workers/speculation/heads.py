@@ -7,6 +7,7 @@ the other kind needs the hidden state, which its own norms take apart in one way
 
 import random
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,13 +51,17 @@ def known(
     first: Literal["embedding", "hidden"] = "embedding",
     hidden: Literal["pre", "post"] = "post",
     centred: bool = False,
+    drifts: bool = False,
 ) -> Path:
-    """The pair above; the head's contract is as told, and no other one works for it."""
+    """The pair above; the head's contract is as told, and no other one works for it.
+
+    With `drifts` its guessed hidden states have the wrong sign in a quarter of their channels: good enough to read a
+    token off, and too bad to guess from.
+    """
     small = {"intermediate_size": 32, "head_dim": 16, "linear_value_head_dim": 16, "linear_key_head_dim": 16}
     build_tiny_model(folder, "qwen3_next", hidden=HIDDEN, layers=2, config={"model_type": "qwen3_5", **small})
     weights = load_file(folder / "model.safetensors")
-    source = np.random.default_rng(1)
-    directions = np.linalg.qr(source.standard_normal((HIDDEN, HIDDEN)))[0] * HIDDEN**0.5
+    source, directions = np.random.default_rng(1), directions_of_tokens()
     norm = source.choice([-1.0, 1.0], HIDDEN) * source.uniform(0.3, 2.0, HIDDEN)
     successors = [after(token) for token in range(HIDDEN)]
     reader = np.zeros((HIDDEN, HIDDEN))
@@ -74,8 +79,15 @@ def known(
         taken_apart = np.diag(1 / norm) if hidden == "post" else np.eye(HIDDEN)
         projection = directions[successors].T @ directions @ taken_apart
     halves = [projection, nothing] if uses == first else [nothing, projection]
-    write_head(folder, layer, np.hstack(halves), norm, np.ones(HIDDEN), centred=centred)
+    signs = source.choice([-1.0, 1.0], HIDDEN, p=[0.25, 0.75]) if drifts else np.ones(HIDDEN)
+    write_head(folder, layer, np.hstack(halves), norm * signs, np.ones(HIDDEN), centred=centred)
     return folder
+
+
+@cache
+def directions_of_tokens() -> np.ndarray:
+    """[tokens, hidden]: orthogonal, and as long as hidden states are."""
+    return np.linalg.qr(np.random.default_rng(2).standard_normal((HIDDEN, HIDDEN)))[0] * HIDDEN**0.5
 
 
 def layer_of(folder: Path) -> dict[str, np.ndarray]:

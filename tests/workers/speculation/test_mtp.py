@@ -3,8 +3,9 @@
 import json
 import logging
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -40,33 +41,33 @@ def embedding_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return known(tmp_path_factory.mktemp("embedding") / "model", "embedding")
 
 
-class Forward(NamedTuple):
-    """Rows as a batch holds them while what it verified is not settled; all of the same length, or of their own."""
+class Driver:
+    """Rows in a batch, whose forwards a proposer follows; what they commit is told."""
 
-    rows: list[Row]
-    length: int | None = None
+    def __init__(self, mtp: Mtp, rows: Sequence[Row]) -> None:
+        self.mtp, self.rows = mtp, rows
+        self.batch = Batch(mtp.model)
+        for row in rows:
+            caches = make_prompt_cache(mtp.model)
+            if row.tokens[:-1]:
+                mtp.model(mx.array([row.tokens[:-1]]), cache=caches)
+            self.batch.join(row, caches)
 
-    def length_of(self, row: Row) -> int:
-        return len(row.tokens) - 1 if self.length is None else self.length
-
-
-def feed(mtp: Mtp, rows: list[Row], drafts: list[tuple[int, ...]]) -> None:
-    """One forward of these rows, each with what was drafted for it, out of fresh caches."""
-    heard = []
-    widest = 1 + max(map(len, drafts))
-    for row, drafted in zip(rows, drafts, strict=True):
-        caches = make_prompt_cache(mtp.model)
-        if row.tokens[:-1]:
-            mtp.model(mx.array([row.tokens[:-1]]), cache=caches)
-        padding = [0] * (widest - 1 - len(drafted))
-        mtp.model(mx.array([[row.last_token, *drafted, *padding]]), cache=caches)
-        heard.append(mtp._tap.take())
-    mtp._tap.hear(Hidden(*(mx.concatenate(parts) for parts in zip(*heard, strict=True))))  # type: ignore[arg-type]
-    mtp.launched(Forward(rows), drafts)  # type: ignore[arg-type]
+    def step(self, *commits: Sequence[int], drafts: Sequence[Sequence[int]] | None = None) -> None:
+        """Each row feeds its last token and its drafts; the first of these are what it commits, save for one more."""
+        logits = self.batch.forward() if drafts is None else self.batch.verify(drafts)
+        self.mtp.launched(self.batch, drafts)
+        mx.eval(logits)
+        for row, tokens in zip(self.rows, commits, strict=True):
+            commit(row, tokens)
+        if drafts is None:
+            self.batch.inputs = mx.array([row.last_token for row in self.rows], dtype=mx.int32)
+        else:
+            self.batch.settle([len(tokens) for tokens in commits])
 
 
 def propose(mtp: Mtp, *asks: tuple[Row, int]) -> list[Proposal]:
-    return mtp.propose(Batch(tiny().model), [Ask(row, depth) for row, depth in asks])
+    return mtp.propose(Batch(mtp.model), [Ask(row, depth) for row, depth in asks])
 
 
 def expected(head: MtpHead, model: Any, row: Row, since: int, depth: int) -> list[mx.array]:
@@ -94,12 +95,11 @@ def test_drafts_follow_from_true_hidden_states_whatever_was_refused(pair: Path) 
     source = random.Random(3)
     rows = [row_of(f"r{length}", words(length, length)) for length in (1, 4, 11)]
     since = [len(row.tokens) - 1 for row in rows]
-    drafts: list[tuple[int, ...]] = [()] * len(rows)
-    for _ in range(6):
-        feed(mtp, rows, drafts)
-        for row, drafted in zip(rows, drafts, strict=True):
-            commit(row, [*drafted[: source.randint(0, len(drafted))], source.randrange(3, 320)])
-        asking = [(row, source.randint(1, 3)) for row in rows if source.random() < 0.8]
+    driver, drafts = Driver(mtp, rows), [Proposal().tokens for _ in rows]
+    for _ in range(8):
+        kept = [drafted[: source.randint(0, len(drafted))] for drafted in drafts]
+        driver.step(*([*own, source.randrange(3, 320)] for own in kept), drafts=drafts if any(drafts) else None)
+        asking = [(row, source.randint(1, 3)) for row in rows if source.random() < 0.7]
         proposals = dict(zip([row.request.id for row, _ in asking], propose(mtp, *asking), strict=True))
         for row, depth in asking:
             logits = expected(head, model, row, since[rows.index(row)], depth)
@@ -114,8 +114,7 @@ def test_what_sampled_drafts_were_drawn_from_is_told(pair: Path) -> None:
     assert head is not None
     settle_contract(head, model, any_tokens(0, 20), "pair")
     row = row_of("r", words(1, 6), **HOT, top_k=5)
-    feed(mtp, [row], [()])
-    commit(row, [9])
+    Driver(mtp, [row]).step([9])
     (proposal,) = propose(mtp, (row, 2))
     assert proposal.distributions is not None
     own = distribution(expected(head, model, row, 5, 1)[0], [row.law()])
@@ -131,12 +130,10 @@ def test_a_model_in_a_batch_is_listened_to_while_it_computes_the_same(pair: Path
     batch.join(row, make_prompt_cache(model))
     for _ in range(3):
         logits = batch.forward()
-        mtp.launched(batch)
         own = model(mx.array([[row.last_token]]), cache=alone)[:, -1]
         assert mx.allclose(logits, own, atol=1e-5).item()
         commit(row, [int(mx.argmax(logits))])
         batch.inputs = mx.array([row.last_token], dtype=mx.int32)
-    assert len(propose(mtp, (row, 2))[0].tokens) == 2
 
 
 def test_a_trained_head_is_right_at_every_depth(embedding_head: Path) -> None:
@@ -144,9 +141,7 @@ def test_a_trained_head_is_right_at_every_depth(embedding_head: Path) -> None:
     mtp = open_mtp(embedding_head, model, any_tokens(0, 40), "known")
     assert mtp is not None
     rows = [row_of(f"r{start}", orbit(start, 3)) for start in (3, 50)]
-    feed(mtp, rows, [(), ()])
-    for row in rows:
-        commit(row, [after(row.last_token)])
+    Driver(mtp, rows).step(*([after(row.last_token)] for row in rows))
     for row, proposal in zip(rows, propose(mtp, *((row, 4) for row in rows)), strict=True):
         assert list(proposal.tokens) == orbit(after(row.last_token), 4)
 
@@ -156,15 +151,17 @@ def test_nothing_is_drafted_before_the_last_hidden_state_was_heard(embedding_hea
     mtp = open_mtp(embedding_head, model, any_tokens(0, 40), "known")
     assert mtp is not None
     row = row_of("r", orbit(3, 3))
+    driver = Driver(mtp, [row])
     assert propose(mtp, (row, 2)) == [Proposal()]
-    feed(mtp, [row], [()])
-    commit(row, [after(row.last_token)])
+    driver.step([after(row.last_token)])
     assert len(propose(mtp, (row, 2))[0].tokens) == 2
     assert propose(mtp, (row, 2)) == [Proposal()]  # the same place again
-    commit(row, [after(row.last_token)])
-    assert propose(mtp, (row, 2)) == [Proposal()]  # a forward that nobody told of
-    feed(mtp, [row], [()])
-    commit(row, [after(row.last_token)])
+    driver.step([after(row.last_token)])
+    commit(row, [after(row.last_token)])  # by a forward that nobody told of
+    assert propose(mtp, (row, 2)) == [Proposal()]
+    row = row_of("r", row.tokens)
+    driver = Driver(mtp, [row])
+    driver.step([after(row.last_token)])
     assert len(propose(mtp, (row, 2))[0].tokens) == 2
     mtp.forget(row.request.id)
     mtp.forget(RequestId("never seen"))
@@ -177,14 +174,10 @@ def test_a_row_that_is_not_asked_for_long_waits_with_a_bounded_history(pair: Pat
     assert mtp is not None
     assert head is not None
     settle_contract(head, model, any_tokens(0, 20), "pair")
-    row, tap = row_of("r", words(1, 4)), Tap(model, 999)
-    commit(row, any_tokens(5, BACKLOG + 10))
-    tap.model(mx.array([row.tokens[:-1]]), cache=make_prompt_cache(model))
-    heard = tap.take()
-    assert heard is not None
-    for start in range(len(row.tokens) - 1):
-        mtp._tap.hear(Hidden(*(array[:, start : start + 1] for array in heard)))
-        mtp.launched(Forward([row], start), [()])  # type: ignore[arg-type]
+    row = row_of("r", words(1, 4))
+    driver = Driver(mtp, [row])
+    for token in any_tokens(5, BACKLOG + 10):
+        driver.step([token])
     logits = expected(head, model, row, len(row.tokens) - 1 - BACKLOG, 1)
     assert propose(mtp, (row, 1)) == [Proposal((int(mx.argmax(logits[0])),))]
 
@@ -212,11 +205,10 @@ def test_a_wrong_order_agrees_on_next_to_nothing(embedding_head: Path) -> None:
     assert head is not None
     assert settle_contract(head, model, any_tokens(0, 60), "known") == 1
     assert head.contract == Contract("post", "embedding", centred=False)
-    rows = [row_of("r", any_tokens(1, 9))]
     right, wrong = Mtp(model, head, "right"), Mtp(model, load_wrong(embedding_head, model), "wrong")
     for mtp in (right, wrong):
-        feed(mtp, rows, [()])
-    commit(rows[0], [50])
+        rows = [row_of("r", any_tokens(1, 9))]
+        Driver(mtp, rows).step([50])
     assert propose(right, (rows[0], 2)) == [Proposal((57, 64))]
     assert propose(wrong, (rows[0], 2))[0].tokens[0] != 57
 
@@ -246,9 +238,9 @@ def test_a_head_that_is_never_right_is_reported_once(
     head = load_mtp_head(embedding_head, model)
     assert head is not None
     mtp, row = Mtp(model, head, "known"), row_of("r", orbit(3, 3))
+    driver = Driver(mtp, [row])
     for step in range(20):
-        feed(mtp, [row], [()])
-        commit(row, [after(row.last_token) if step == 4 else 100 + step])
+        driver.step([after(row.last_token) if step == 4 else 100 + step])
         assert propose(mtp, (row, 1))[0].tokens == (after(row.last_token),)
     told = [record.message for record in caplog.records if "mtp-useless" in record.message]
     assert told == ["mtp-useless model=known: its head's last 6 first drafts were refused"]
