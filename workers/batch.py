@@ -103,11 +103,9 @@ class Batch:
         """Of what it fed in `verify`, `rows[i]` keeps the first `counts[i]` tokens: its input and accepted drafts.
 
         The rows have committed by now what they drew: their last tokens are their next inputs. 0 for a row that has
-        joined since. Rows that have become long may change their places. Raises ValueError for other counts than 1 to
-        what was fed, and if nothing is to be settled.
+        joined since; if all that fed have left, nothing is to be done. Rows that have become long may change their
+        places. Raises ValueError for other counts than 1 to what was fed, and if nothing was fed.
         """
-        if not self.rows and not counts:  # all have left
-            return
         self._caches.settle(counts)
         self.inputs = mx.array([row.last_token for row in self.rows], dtype=mx.int32)
         self._set_apart()

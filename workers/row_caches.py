@@ -172,7 +172,9 @@ class RowCaches:
         Raises ValueError for other counts than 1 to what was fed, and if nothing is to be settled.
         """
         if self._fed is None:
-            raise ValueError("nothing was fed that is not settled")
+            if any(counts):
+                raise ValueError("nothing was fed that is not settled")
+            return  # all rows that fed have left
         for row, (count, feed) in enumerate(zip(counts, self._fed, strict=True)):
             if not min(1, len(feed)) <= count <= len(feed):
                 raise ValueError(f"row {row} keeps {count} of {len(feed)} tokens that it fed")

@@ -113,6 +113,42 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "attention first": {
+        **ATTENTION,
+        "model_type": "lfm2",
+        "norm_eps": 1e-5,
+        "conv_bias": False,
+        "conv_L_cache": 3,
+        "block_dim": HIDDEN,
+        "block_multiple_of": 32,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": ["full_attention", "conv", "full_attention", "conv"],
+    },
+    "sinks": {
+        **ATTENTION,
+        "model_type": "gpt_oss",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "state without lengths": {
+        "model_type": "mamba",
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "state_size": 8,
+        "num_hidden_layers": 2,
+        "conv_kernel": 4,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "time_step_rank": 4,
+        "tie_word_embeddings": False,
+    },
+}
+"""More families, of kinds of caches that are among those above."""
+
 STATEFUL = tuple(name for name in SETTINGS if name not in ("plain", "quantized"))
 
 
@@ -133,7 +169,7 @@ class QuantizedCaches:
 def model_of(family: str) -> Any:
     """A float32 model over the vocabulary of `tiny()`."""
     size = len(tiny().vocabulary)
-    settings = {**SETTINGS[family], "vocab_size": size}
+    settings = {**(SETTINGS | OTHERS)[family], "vocab_size": size}
     if "text_config" in settings:
         settings["text_config"] = {**settings["text_config"], "vocab_size": size}
     model = _build(settings)

@@ -1,3 +1,5 @@
+import random
+
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
@@ -101,3 +103,80 @@ def test_a_model_whose_caches_have_no_batch_form_takes_one_row() -> None:
     assert not batchable(make_prompt_cache(model))
     assert not batchable([*make_prompt_cache(tiny().model), LoneCache()])
     assert (Batch(tiny().model).width_limit, Batch(model).width_limit) == (None, 1)
+
+
+def test_a_batch_says_how_many_drafts_it_verifies() -> None:
+    bounds = {family: Batch(tiny(family).model).max_drafts for family in FAMILIES}
+    assert bounds == {"llama": None, "gemma3_text": 31, "qwen3": None, "qwen3_next": None}
+    assert all(Batch(tiny(family).model).refusal == "" for family in FAMILIES)
+    refused = Batch(LoneCaches(tiny().model))
+    assert (refused.max_drafts, refused.refusal) == (0, "tokens cannot be cut off a LoneCache")
+
+
+def test_drafts_that_a_batch_cannot_verify_are_refused() -> None:
+    bench = Bench("gemma3_text")
+    bench.join("a", 3)
+    bench.join("b", 30)
+    for drafts, message in (
+        ([[1]], "1 lists of drafts for 2 rows"),
+        ([[], [1] * 32], "32 drafts where one forward takes 31"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            bench.batch.verify(drafts)
+    bench.verify([[], [1] * 31])
+    lone = Batch(LoneCaches(tiny().model))
+    row = bench.batch.rows[0]
+    lone.join(row, make_prompt_cache(LoneCaches(tiny().model)))
+    with pytest.raises(ValueError, match="tokens cannot be cut off a LoneCache"):
+        lone.verify([[1]])
+
+
+def test_a_row_holds_what_it_kept_and_its_last_token_is_its_next_input() -> None:
+    bench = Bench("llama")
+    one, two = bench.join("one", 3), bench.join("two", 30)
+    bench.batch.verify([[7, 8], [9]])
+    assert [bench.batch.length_of(row) for row in (one, two)] == [2, 29]
+    for token in (7, 40):
+        one.commit(token)
+    two.commit(50)
+    bench.batch.settle([2, 1])
+    assert [bench.batch.length_of(row) for row in (one, two)] == [4, 30] == [len(one.tokens) - 1, len(two.tokens) - 1]
+    assert bench.batch.inputs.tolist() == [40, 50]
+
+
+def test_state_that_went_back_is_told_by_the_length() -> None:
+    """What is stored of a row that leaves is what its caches hold, to the token."""
+    bench, source = Bench("qwen3_next"), random.Random(1)
+    row = bench.join("r", 9)
+    bench.verify([[7, 8]])
+    bench.settle({"r": [7, 8]}, {"r": 2}, source)
+    assert (bench.batch.length_of(row), len(row.tokens)) == (8, 11)
+    bench.goes_on_alone(row)
+    bench.step()
+    assert bench.batch.length_of(row) == 11
+    bench.goes_on_alone(row)
+
+
+def test_rows_that_become_long_stand_apart_once_they_are_settled() -> None:
+    bench, source = Bench("llama", 12), random.Random(2)
+    for name, length in (("a", 11), ("b", 3), ("c", 12)):
+        bench.join(name, length)
+    bench.verify([[1, 2], [3], [4]])
+    assert bench.names() == ["a", "b", "c"]
+    bench.settle({"a": [1, 2], "b": [3], "c": [4]}, {"a": 3, "b": 2, "c": 1}, source)
+    assert (bench.names()[0], bench.batch._caches.shared.apart) == ("b", 2)
+    bench.verify([[1, 2]] * 3)
+    assert bench.batch.rows[0].last_token == bench.batch.inputs[0].item()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_equal_width_verify_to_the_bit_what_they_compute_alone(family: str) -> None:
+    """On a CPU, whatever their lengths are."""
+    bench = Bench(family)
+    for length in (30, 7, 19, 1):
+        bench.join(f"r{length}", length)
+    flat = bench.batch.verify([[5, 6]] * 4).reshape(4, 3, -1)
+    for row, logits in zip(bench.batch.rows, flat, strict=True):
+        alone = bench.model(mx.array([[row.last_token, 5, 6]]), cache=bench.alone[row.request.id])[0]
+        difference = mx.abs(logits - alone).max().item()
+        assert difference <= (0 if mx.default_device() == mx.cpu else CLOSE)
