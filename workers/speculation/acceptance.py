@@ -1,5 +1,8 @@
 """How likely a draft is accepted once those before it were: by method, by how good it looked, and by row."""
 
+from collections import Counter
+from functools import cache
+from math import sqrt
 from typing import NamedTuple
 
 from pomona.workers.messages import Method, RequestId
@@ -19,21 +22,26 @@ ROW_WEIGHT = 2.0
 ROW_KEPT_TESTS = 48
 ROW_HALF_LIFE = 256
 HOPE = 2.0
-"""Tests that would all go well, added to a row's own by `hopeful`."""
+"""Standard deviations, of a chance of a half at that, by which a row may have been unlucky, and more."""
 RAREST, SUREST = 0.01, 0.98
 
 
-def class_of(strength: int, depth: int) -> int:
-    """The class of a draft: by the length of its match, or without one (0) by depth, which counts from 1.
-
-    A draft copied `depth` deep behind a match continues, once those before it are accepted, a match longer by as many.
-    """
-    if strength <= 0:
-        return -depth
-    return _BY_LENGTH[min(strength + depth - 1, BOUNDS[-1])]
+REFRESH = 16
+"""Steps for which a method's averages are taken to be what they were, if nothing was tested."""
 
 
 _BY_LENGTH = [max(0, sum(length >= bound for bound in BOUNDS) - 1) for length in range(BOUNDS[-1] + 1)]
+
+
+@cache
+def classes_of(strength: int, depth: int) -> tuple[int, ...]:
+    """The classes of drafts 1 to `depth`: by the length of their match, or without one (strength 0) by depth.
+
+    A draft copied so deep behind a match continues, once those before it are accepted, a match longer by as many.
+    """
+    if strength <= 0:
+        return tuple(range(-1, -1 - depth, -1))
+    return tuple(_BY_LENGTH[min(length, BOUNDS[-1])] for length in range(strength, strength + depth))
 
 
 class Outcome(NamedTuple):
@@ -59,9 +67,9 @@ class _Counts:
             self._scale(0.5 ** ((at - self.at) / half_life))
             self.at = at
 
-    def note(self, *, refused: bool, expected: float, kept: int) -> None:
-        self._scale(1 - 1 / kept)
-        self.tested += 1
+    def note(self, tests: int, refused: int, expected: float, kept: int) -> None:
+        self._scale((1 - 1 / kept) ** tests)
+        self.tested += tests
         self.refused += refused
         self.expected += expected
 
@@ -81,35 +89,49 @@ class Acceptance:
     def __init__(self) -> None:
         self._classes: dict[tuple[Method, int], _Counts] = {}
         self._rows: dict[tuple[RequestId, Method], _Counts] = {}
+        self._averages: dict[tuple[Method, int], float] = {}
+        """Refusals by class, as they were lately."""
+        self._averaged = 0
 
     def chances(self, key: RequestId, method: Method, strength: int, depth: int, at: int) -> list[float]:
         """For each of the drafts 1 to `depth`: how likely it is accepted, the ones before it being so."""
-        factor = self._factor(key, method, at)
-        return [
-            max(RAREST, min(SUREST, 1 - factor * self._refusal(method, class_of(strength, each), at)))
-            for each in range(1, depth + 1)
-        ]
+        row = self._row(key, method, at)
+        factor = 1.0 if row is None else (row.refused + ROW_WEIGHT) / (row.expected + ROW_WEIGHT)
+        if at - self._averaged >= REFRESH:
+            self._averages.clear()
+            self._averaged = at
+        classes = classes_of(min(strength, BOUNDS[-1]), depth)
+        own = {each: 1 - factor * self._average(method, each, at) for each in set(classes)}
+        return [max(RAREST, min(SUREST, own[each])) for each in classes]
 
     def hope(self, key: RequestId, method: Method, at: int) -> float:
-        """Share of a row's refusals, from 1 for one that was never tested lately to 0, that may be bad luck."""
+        """Share of a row's refusals that may be bad luck: 1 for one that was not tested lately, less with each."""
         row = self._row(key, method, at)
-        return HOPE / (HOPE + (0.0 if row is None else row.tested))
+        return 1.0 if row is None else min(1.0, HOPE / sqrt(1 + row.tested))
 
     def note(self, key: RequestId, outcome: Outcome, at: int) -> None:
         method, strength, drafted, accepted = outcome
         row = self._row(key, method, at)
         if row is None:
             row = self._rows[key, method] = _Counts(at)
-        for depth in range(1, min(accepted + 1, drafted) + 1):
-            own = class_of(strength, depth)
-            expected, refused = self._refusal(method, own, at), depth > accepted
+        tested = classes_of(min(strength, BOUNDS[-1]), min(accepted + 1, drafted))
+        refused_at = tested[-1] if accepted < drafted else None
+        for own, tests in Counter(tested).items():
+            refused = int(own == refused_at)
+            row.note(tests, refused, tests * self._average(method, own, at), ROW_KEPT_TESTS)
             counts = self._classes.setdefault((method, own), _Counts(at))
             counts.fade(at, HALF_LIFE)
-            counts.note(refused=refused, expected=expected, kept=KEPT_TESTS)
-            row.note(refused=refused, expected=expected, kept=ROW_KEPT_TESTS)
+            counts.note(tests, refused, 0.0, KEPT_TESTS)
+            self._averages.pop((method, own), None)
 
     def forget(self, key: RequestId) -> None:
         self._rows = {own: row for own, row in self._rows.items() if own[0] != key}
+
+    def _average(self, method: Method, own: int, at: int) -> float:
+        known = self._averages.get((method, own))
+        if known is None:
+            known = self._averages[method, own] = self._refusal(method, own, at)
+        return known
 
     def _refusal(self, method: Method, own: int, at: int) -> float:
         """The method's average in one class."""
@@ -119,10 +141,6 @@ class Acceptance:
             return prior
         counts.fade(at, HALF_LIFE)
         return (counts.refused + PRIOR_WEIGHT * prior) / (counts.tested + PRIOR_WEIGHT)
-
-    def _factor(self, key: RequestId, method: Method, at: int) -> float:
-        row = self._row(key, method, at)
-        return 1.0 if row is None else (row.refused + ROW_WEIGHT) / (row.expected + ROW_WEIGHT)
 
     def _row(self, key: RequestId, method: Method, at: int) -> _Counts | None:
         row = self._rows.get((key, method))

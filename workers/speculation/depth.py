@@ -1,6 +1,8 @@
 """How many tokens each row drafts in the next round: what measured cost and measured acceptance say is fastest."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 from pomona.workers.messages import Method, RequestId
@@ -10,14 +12,19 @@ from pomona.workers.speculation.ledger import Ledger
 from pomona.workers.speculation.round_plan import Promise, RoundPlan, plan_round
 from pomona.workers.speculation.verify_cost import VerifyCost
 
-DEEPEST = 16
-"""Drafts a row, at most."""
+DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Drafts a row; few enough that each width is soon measured, and compiled where kernels are."""
+DEEPEST = DEPTHS[-1]
 MARGIN = 1.03
 """Times as many tokens per second as plain decoding, from which on drafting is worth its round."""
+HOPE_EVERY = 4
+"""Steps between two looks for something to probe."""
 PROBE_SHARE = 0.01
 """Of all time, that probes may be expected to cost."""
-SAVED_UP = 4.0
+SAVED_UP = 8.0
 """Plain steps' worth of probes that may be saved up."""
+FIRST = 2.0
+"""Plain steps that the first forward of a shape is thought to have lost at most: it may have compiled."""
 LEAST_PROBE = 0.05
 """Plain steps that a probe is thought to cost at least."""
 
@@ -58,8 +65,8 @@ class DepthPolicy:
 
     - A client that names a method and a depth has ordered it: its row drafts so deep whenever it can, whatever it
       costs. A method alone, a depth alone, or neither, leaves it to what is measured, within the depth.
-    - What is not ordered is drafted only if it promises `MARGIN` over plain decoding, and while the ledger is open:
-      whatever the estimates say, drafting costs no more than its share of time against plain decoding.
+    - What is not ordered is drafted only if it promises `MARGIN` over plain decoding, and while the ledger affords
+      it: whatever the estimates say, drafting costs no more than its share of time against plain decoding.
     - A width that might be faster than it is thought to be is probed now and then, within a share of time. What is
       known fades, so nothing stays unprobed for ever.
 
@@ -67,7 +74,8 @@ class DepthPolicy:
     hopes and doubts that shrink with evidence, as upper confidence bounds do (Auer et al., 2002).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, probe_share: float = PROBE_SHARE) -> None:
+        self._probe_share = probe_share
         self._cost = VerifyCost()
         self._drafting = DraftCost()
         self._acceptance = Acceptance()
@@ -94,16 +102,15 @@ class DepthPolicy:
         if rows < 1 or seconds <= replay:
             return
         self._steps += 1
-        known, expected = self._cost.known(rows, width), self._cost.seconds(rows, width) + replay
+        known = self._cost.known(rows, width)
         self._cost.observe(rows, width, seconds - replay)
         self._drafting.replayed(replay)
         plain = self._cost.seconds(rows, 1)
         self._ledger.passed(seconds, plain)
-        self._saved = min(self._saved + PROBE_SHARE * seconds, SAVED_UP * plain)
+        self._saved = min(self._saved + self._probe_share * seconds, SAVED_UP * plain)
         if width > self._floor:
-            # The first of a shape may have compiled: that is no cost of those that follow.
-            took = seconds if known or not self._worth else min(seconds, expected)
-            self._ledger.lost(took - self._cost.seconds(rows, self._floor))
+            lost = seconds - self._cost.seconds(rows, self._floor)
+            self._ledger.lost(lost if known else min(lost, FIRST * plain))
         self._worth = plain / rows
         if self._probe is not None and self._probe.width == width:
             self._saved -= self._probe.cost
@@ -141,7 +148,7 @@ class DepthPolicy:
         if not able:
             return [0] * len(outlooks)
         self._strengths.update((outlook.key, outlook.strength) for _, outlook in able)
-        drafts = self._plan(able, rows).drafts
+        drafts = self._plan(able, rows).drafts()
         return [drafts.get(index, 0) for index in range(len(outlooks))]
 
     def prefer(self, options: Sequence[Outlook], rows: int) -> int:
@@ -163,43 +170,57 @@ class DepthPolicy:
         )
 
     def _plan(self, able: Sequence[tuple[int, Outlook]], rows: int) -> RoundPlan:
-        widths = range(self._floor, 2 + max(outlook.bound for _, outlook in able))
         plain = self._cost.seconds(rows, 1)
         promises = [self._promise(index, outlook) for index, outlook in able]
-        plans = [
-            plan_round(width, promises, rows, self._cost.seconds(rows, width), self._drafting, plain)
-            for width in widths
-        ]
-        if not self._worth or not self._ledger.open:
-            return plans[0]
+        costs = self._costs(promises, plain)
+
+        def planned(width: int) -> RoundPlan:
+            return plan_round(width, promises, rows, self._cost.seconds(rows, width), costs, plain)
+
+        floor = planned(self._floor)
+        if not self._worth:
+            return floor
+        deepest = max(promise.bound for promise in promises)
+        plans = [planned(1 + depth) for depth in DEPTHS if self._floor <= depth < deepest]
+        if deepest >= self._floor:
+            plans.append(planned(1 + deepest))
+        plans = [floor, *(plan for plan in plans if self._ledger.affords(plan.seconds - floor.seconds))]
         best = max(plans, key=lambda plan: plan.rate)
-        if best.rate < MARGIN * plans[0].rate:
-            best = plans[0]
-        if self._saved < LEAST_PROBE * plain:
-            return best
-        hopes = [self._promise(index, outlook, hopeful=True) for index, outlook in able]
+        if best.rate < MARGIN * floor.rate:
+            best = floor
+        if self._steps % HOPE_EVERY == 0 and self._saved >= LEAST_PROBE * plain:
+            return self._hopeful(able, rows, plans, best) or best
+        return best
+
+    def _hopeful(
+        self, able: Sequence[tuple[int, Outlook]], rows: int, plans: Sequence[RoundPlan], best: RoundPlan
+    ) -> RoundPlan | None:
+        """The round that may turn out the fastest, if it is another and what it is thought to cost is saved up."""
+        plain = self._cost.seconds(rows, 1)
+        promises = [self._promise(index, outlook, hopeful=True) for index, outlook in able]
+        costs = self._costs(promises, plain)
         hoped = [
-            plan_round(width, hopes, rows, self._cost.least_seconds(rows, width), self._drafting, plain)
-            for width in widths
+            plan_round(plan.width, promises, rows, self._cost.least_seconds(rows, plan.width), costs, plain)
+            for plan in plans
         ]
         place = max(range(len(hoped)), key=lambda place: hoped[place].rate)
-        if plans[place] is best or hoped[place].rate < MARGIN * best.rate:
-            return best
-        return self._probing(hoped[place], plans[place], best, plain) or best
-
-    def _probing(self, hoped: RoundPlan, plan: RoundPlan, best: RoundPlan, plain: float) -> RoundPlan | None:
-        """The round that might be faster than the best, if what it is expected to cost is saved up."""
+        plan = plans[place]
         cost = max(LEAST_PROBE * plain, plan.seconds - plan.tokens / best.rate)
-        if cost > self._saved:
+        if plan is best or hoped[place].rate < MARGIN * best.rate or cost > self._saved:
             return None
-        self._probe = _Probe(hoped.width, cost)
-        return hoped
+        self._probe = _Probe(plan.width, cost)
+        return hoped[place]
+
+    def _costs(self, promises: Sequence[Promise], plain: float) -> DraftCost | None:
+        """What drafts cost beside the forward, if they do."""
+        return None if self._drafting.none({promise.method for promise in promises}, plain) else self._drafting
 
     def _promise(self, index: int, outlook: Outlook, *, hopeful: bool = False) -> Promise:
         key, method, bound = outlook.key, outlook.method, outlook.bound
         hope = self._acceptance.hope(key, method, self._steps) if hopeful else 0.0
-        whole, gain = [1.0], [0.0]
-        for chance in self._acceptance.chances(key, method, outlook.strength, bound, self._steps):
-            whole.append(whole[-1] * (chance + (1 - chance) * hope))
-            gain.append(gain[-1] + whole[-1])
+        chances = self._acceptance.chances(key, method, outlook.strength, bound, self._steps)
+        whole = [1.0, *accumulate((chance + (1 - chance) * hope for chance in chances), mul)]
+        gain = [tokens - 1 for tokens in accumulate(whole)]
+        whole += whole[-1:] * (DEEPEST - bound)
+        gain += gain[-1:] * (DEEPEST - bound)
         return Promise(index, method, bound, outlook.ordered, whole, gain)

@@ -1,6 +1,6 @@
 """What drafts cost beside the forward that verifies them: making them, and making good that they were refused."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pomona.workers.messages import Method
 
@@ -55,6 +55,10 @@ class DraftCost:
             return 0.0
         mean = self._methods.get(method)
         return GUESS * plain if mean is None else mean.value
+
+    def none(self, methods: Iterable[Method], plain: float) -> bool:
+        """Whether drafts of these methods cost nothing beside the forward."""
+        return not self.replay and not any(self.each(method, plain) for method in methods)
 
     def seconds(self, depths: Mapping[Method, int], plain: float) -> float:
         """For a round in which each method drafts as deep as given."""

@@ -2,12 +2,12 @@
 
 SHARE = 0.02
 """Of all time, that drafting may have cost in the end."""
-AT_FIRST, AT_MOST = 1.0, 8.0
+AT_FIRST, AT_MOST = 2.0, 8.0
 """Plain steps that may be lost at once: before anything was won, and however much was."""
 
 
 class Ledger:
-    """Seconds won, less seconds lost, plus a share of the time that passes; while it is negative nothing is drafted.
+    """Seconds won, less seconds lost, plus a share of the time that passes: what the next round may lose at worst.
 
     It knows what rounds took and what they committed, not what anybody expected of them: wrong estimates can lose what
     it allows and no more.
@@ -17,9 +17,9 @@ class Ledger:
         self._balance: float | None = None
         self._plain = 0.0
 
-    @property
-    def open(self) -> bool:
-        return self._balance is None or self._balance >= 0
+    def affords(self, seconds: float) -> bool:
+        """Whether a round may take so much longer than a plain one, and be in vain."""
+        return self._balance is not None and self._balance >= seconds
 
     def passed(self, seconds: float, plain: float) -> None:
         """A step took `seconds`; a plain one would take `plain`."""
@@ -37,4 +37,5 @@ class Ledger:
         self._add(seconds)
 
     def _add(self, seconds: float) -> None:
-        self._balance = min((self._balance or 0.0) + seconds, AT_MOST * self._plain)
+        if self._balance is not None:  # before any step there is nothing to compare with
+            self._balance = min(self._balance + seconds, AT_MOST * self._plain)

@@ -8,7 +8,7 @@ from pomona.workers.speculation.draft_cost import DraftCost
 
 
 class Promise(NamedTuple):
-    """What one row's drafts promise; entry i of the lists is of i drafts."""
+    """What one row's drafts promise; entry i of the lists is of i drafts, and the last of all deeper ones too."""
 
     place: int
     """Of its outlook among all."""
@@ -24,48 +24,46 @@ class Promise(NamedTuple):
 
 
 class RoundPlan(NamedTuple):
-    drafts: dict[int, int]
-    """By place of the outlook; those left out draft nothing."""
+    width: int
+    """Tokens a row of the forward."""
+    drafting: Sequence[Promise]
+    """The rows that draft, as deep as they can within the width."""
     tokens: float
     seconds: float
-
-    @property
-    def width(self) -> int:
-        return 1 + max(self.drafts.values(), default=0)
 
     @property
     def rate(self) -> float:
         return self.tokens / self.seconds
 
+    def drafts(self) -> dict[int, int]:
+        """By place of the outlook; those left out draft nothing."""
+        return {promise.place: min(promise.bound, self.width - 1) for promise in self.drafting}
+
 
 def plan_round(
-    width: int, promises: Sequence[Promise], rows: int, forward: float, drafting: DraftCost, plain: float
+    width: int, promises: Sequence[Promise], rows: int, forward: float, costs: DraftCost | None, plain: float
 ) -> RoundPlan:
     """The fastest round with a forward of `rows` rows and `width` tokens each, which takes `forward` seconds.
 
-    Rows with orders draft as deep as these say, or deeper. Of the others, those join that make it faster: a copy costs
-    nothing once the width is paid, but a model's draft takes time, and one row that is refused may cost all a replay.
+    No order is for more than the width. Of the rows without one, those draft that make it faster: a copy costs nothing
+    once the width is paid, but a model's draft takes time, and one row that is refused may cost all a replay.
+    `costs` is None where drafts cost nothing beside the forward; `plain`: seconds of a plain step.
     """
-    depths = [max(promise.ordered, min(promise.bound, width - 1)) for promise in promises]
+    depth = width - 1
+    if not depth or costs is None:
+        return RoundPlan(width, promises, rows + sum([promise.gain[depth] for promise in promises]), forward)
     order = sorted(
-        (place for place, depth in enumerate(depths) if depth),
-        key=lambda place: (
-            not promises[place].ordered,
-            drafting.each(promises[place].method, plain),
-            -promises[place].gain[depths[place]],
-        ),
+        promises,
+        key=lambda promise: (not promise.ordered, costs.each(promise.method, plain), -promise.gain[depth]),
     )
-    best = RoundPlan({}, float(rows), forward)
-    drafts: dict[int, int] = {}
+    best = RoundPlan(width, (), rows, forward)
     longest: dict[Method, int] = {}
     tokens, whole = float(rows), 1.0
-    for place in order:
-        promise, depth = promises[place], depths[place]
-        drafts[promise.place] = depth
-        longest[promise.method] = max(depth, longest.get(promise.method, 0))
+    for count, promise in enumerate(order, 1):
+        longest[promise.method] = max(min(depth, promise.bound), longest.get(promise.method, 0))
         tokens += promise.gain[depth]
         whole *= promise.whole[depth]
-        seconds = forward + drafting.seconds(longest, plain) + (1 - whole) * drafting.replay
+        seconds = forward + costs.seconds(longest, plain) + (1 - whole) * costs.replay
         if promise.ordered or tokens / seconds >= best.rate:
-            best = RoundPlan(dict(drafts), tokens, seconds)
+            best = RoundPlan(width, order[:count], tokens, seconds)
     return best
