@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import assert_never
 
 from pomona.config import Config
+from pomona.home import Home
 from pomona.runtime.actor import ActorFailure, ActorSpec
 from pomona.runtime.mailbox import Link, Mailbox, now
 from pomona.runtime.wire import Decoder, replace
@@ -27,6 +28,7 @@ from pomona.workers.models.error import ModelError
 from pomona.workers.models.load import load
 from pomona.workers.models.settings import context_length
 from pomona.workers.prefix import PrefixStore
+from pomona.workers.speculation.opening import open_proposers
 from pomona.workers.storage import open_prefix_store
 from pomona.workers.turn import OwnTurn
 from pomona.workers.vocabulary import Vocabulary
@@ -74,17 +76,21 @@ class WorkerActor:
         try:
             model, tokenizer = load(folder)
             vocabulary = Vocabulary(tokenizer)
+            opened = open_proposers(self._settings, model, tokenizer, vocabulary, Home.resolve())
         except (ModelError, ValueError) as error:
             raise ActorFailure(f"model {self._settings.id}: {error}") from error
         prefixes = open_prefix_store(mailbox.me, self._config, folder, model)
         worker = self._config.worker
         engine = Engine(
-            model,
+            opened.model,
             vocabulary,
             frozenset(tokenizer.eos_token_ids),
             EngineLimits(self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s),
             prefixes,
+            opened.proposers,
         )
+        if engine.refusal:
+            log.info("no-speculation model=%s: %s", self._settings.id, engine.refusal)
         warm_up(engine, len(vocabulary), mailbox.progress)
         context = context_length(folder)
         context = min(context, self._settings.max_context or context)
@@ -104,7 +110,7 @@ class WorkerActor:
                 context,
                 budget,
             )
-        ready = WorkerReady(self._settings.id, engine.max_running, fitting, cost, budget)
+        ready = WorkerReady(self._settings.id, engine.max_running, fitting, cost, budget, engine.methods)
         return engine, prefixes, ready
 
     def _follow_scheduler(self, mailbox: Mailbox, engine: Engine, ready: WorkerReady) -> None:

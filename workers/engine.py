@@ -83,7 +83,12 @@ class Engine:
     @property
     def methods(self) -> tuple[Method, ...]:
         """How tokens may be drafted; none where the model's caches cannot verify drafts."""
-        return () if self._batch.max_drafts == 0 else self._speculator.methods
+        return self._speculator.methods(self._batch)
+
+    @property
+    def refusal(self) -> str:
+        """Why this model cannot verify drafts; empty if it can."""
+        return self._batch.refusal
 
     @property
     def busy(self) -> bool:
@@ -205,9 +210,7 @@ class Engine:
         last = [row for row in drawn.rows if row.finish is None and row.remaining == 1] if drawn is not None else []
         left, _ = self._take_out(last)
         rows = list(self._batch.rows)
-        logits = self._batch.forward() if rows else None
-        if logits is not None:
-            mx.async_eval(logits)
+        logits = self._forward() if rows else None
         events = self._commit(drawn) if drawn is not None else []
         if logits is not None:
             ended = [row for row in rows if row.finish is not None]
@@ -222,9 +225,14 @@ class Engine:
     def _launch(self, drafts: Drafts | None) -> None:
         """One forward of all rows, whose tokens are committed, and of what they draft."""
         begin = now()
-        logits = self._batch.forward() if drafts is None else self._batch.verify(drafts.tokens)
+        self._draw(self._forward(drafts), begin, drafts)
+
+    def _forward(self, drafts: Drafts | None = None) -> mx.array:
+        tokens = None if drafts is None else drafts.tokens
+        logits = self._batch.forward() if tokens is None else self._batch.verify(tokens)
+        self._speculator.launched(self._batch, tokens)
         mx.async_eval(logits)
-        self._draw(logits, begin, drafts)
+        return logits
 
     def _draw(self, logits: mx.array, launched: float, drafts: Drafts | None = None) -> None:
         rows = list(self._batch.rows)
@@ -373,4 +381,5 @@ class Engine:
             else:
                 self._batch.join(row, prefill.caches)
         self._prefills.remove(prefill)
+        self._speculator.look(self._batch)  # all tokens are committed: they come before a chunk
         return events

@@ -1,7 +1,7 @@
 """What a proposer is: it guesses a row's next tokens, and whatever it guesses, the output's law stays the same."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from pomona.workers.messages import Method, RequestId
 
@@ -44,4 +44,13 @@ class Proposer(Protocol):
 
     def forget(self, request: RequestId) -> None:
         """The request has left; legal for one that it never saw."""
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A proposer that follows the batch's forwards."""
+
+    def launched(self, batch: "Batch", drafts: Sequence[Sequence[int]] | None = None) -> None:
+        """The batch has just launched `forward()`, or `verify(drafts)`; called before any other forward."""
         ...

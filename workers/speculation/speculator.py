@@ -13,7 +13,7 @@ from pomona.workers.row import Row
 from pomona.workers.sampling.law import Drafted, RowLaw
 from pomona.workers.speculation.depth import DEEPEST, DepthPolicy, Outlook
 from pomona.workers.speculation.ngram import NgramProposer
-from pomona.workers.speculation.proposal import Ask, Proposal, Proposer
+from pomona.workers.speculation.proposal import Ask, Listener, Proposal, Proposer
 
 
 class Drafts(NamedTuple):
@@ -47,15 +47,21 @@ class Speculator:
     def __init__(self, proposers: Sequence[Proposer] = ()) -> None:
         """`proposers` in order of preference, where two are equally good; one of each method at most."""
         self._proposers = {proposer.method: proposer for proposer in proposers}
+        self._listeners = [proposer for proposer in proposers if isinstance(proposer, Listener)]
         self._policy = DepthPolicy()
         self._figures: dict[Method, MethodFigures] = {}
         self._asked: dict[RequestId, Method] = {}
         self.due = False
         """The next step is worth waiting for the tokens of the last one, since some row may draft behind them."""
 
-    @property
-    def methods(self) -> tuple[Method, ...]:
-        return tuple(self._proposers)
+    def methods(self, batch: Batch) -> tuple[Method, ...]:
+        """How the rows of a batch may draft; none where its model cannot verify drafts."""
+        return () if batch.max_drafts == 0 else tuple(self._proposers)
+
+    def launched(self, batch: Batch, drafts: Sequence[Sequence[int]] | None) -> None:
+        """The batch has just launched a forward, with these drafts or without any."""
+        for listener in self._listeners:
+            listener.launched(batch, drafts)
 
     @property
     def figures(self) -> dict[Method, MethodFigures]:
