@@ -16,6 +16,7 @@ LACKING = {
     "layers": "no number of layers is configured for it (models.speculation.layers)",
 }
 """Why a model does not have a method."""
+UNLOADED = "models.speculation.method is off, and then a prediction head (MTP) is not loaded"
 
 
 class SpeculationFields(RequestBody):
@@ -58,4 +59,6 @@ def _lack(
         return LACKING[method] if method in unset and unset[method] is None else None
     if method in methods:
         return None
+    if methods and method == "mtp" and config.method == "off":
+        return UNLOADED
     return LACKING[method if methods else "ngram"]

@@ -110,6 +110,16 @@ async def test_a_method_that_the_model_lacks_is_refused_with_what_is_missing(
     assert gateway.source.submitted == []
 
 
+async def test_a_head_that_the_configuration_leaves_out_is_not_said_to_be_missing(
+    open_gateway: GatewayFactory,
+) -> None:
+    gateway = open_gateway(speculation=SpeculationConfig(method="off"))
+    has(gateway, "ngram")
+    response = await gateway.http.post(CHAT, json=TURNS | {"speculation": {"method": "mtp"}})
+    assert response.status_code == 400
+    assert "models.speculation.method is off" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("method", ["auto", "off"])
 async def test_a_model_without_any_method_may_be_asked_for_none(
     gateway: Gateway, method: Literal["auto", "off"]
