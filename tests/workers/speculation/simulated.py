@@ -165,7 +165,6 @@ def run(
     tokens, seconds, widths = 0, 0.0, []
     for wander in _wandering(random, noise, rounds):
         outlooks = [text.outlook() for text in texts]
-        policy.choose(outlooks, rows)  # asked before it is known whether the step may go on without waiting
         depths = policy.choose(outlooks, rows)
         width = 1 + max(depths)
         took = cost(rows, width) * wander
