@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from pomona.workers.mark import Mark
 from pomona.workers.prefix import PrefixStore
-from pomona.workers.recent import Mark
 from pomona.workers.row import Row
 from pomona.workers.slots import SlotCache, SlotLengths
 

@@ -14,13 +14,20 @@ from pomona.runtime.mailbox import now
 from pomona.workers import blocks, layers
 from pomona.workers.block_file import BlockError, BlockFormat, BlockPart
 from pomona.workers.blocks import layout_of, supports
-from pomona.workers.recent import Mark, RecentPrefixes, copy_prefix, take_mark
+from pomona.workers.mark import Mark, take_mark
+from pomona.workers.recent import RecentPrefixes, copy_prefix
+from pomona.workers.slot_buffers import STEP
 from pomona.workers.tiers import TierCounts, TierFigures
 from pomona.workers.writeback import MAX_QUEUED_BYTES, BlockWriter, Pending
 
 __all__ = ["PrefixStore", "layout_of", "supports"]
 
 log = logging.getLogger(__name__)
+
+
+def room_for(tokens: int) -> int:
+    """Places of a buffer in which a prompt and the first step behind it are written without moving it."""
+    return -(-(tokens + 1) // STEP) * STEP
 
 
 class PrefixStore:
@@ -88,11 +95,10 @@ class PrefixStore:
             raise ValueError("a prefix is restored into empty caches only")
         begin = now()
         hit = self._recent.longest(tokens, salt)
-        in_memory = hit[1] if hit is not None else 0
+        in_memory = hit.length if hit is not None else 0
         on_disk = self._restore_from_disk(tokens, salt, caches, in_memory)
         if hit is not None and not on_disk:
-            entry, length = hit
-            copy_prefix(entry, length, caches)
+            copy_prefix(hit, caches, room_for(len(tokens)))
         self._counts.restored(0 if on_disk else in_memory, on_disk, now() - begin)
         return on_disk or in_memory
 
@@ -104,7 +110,7 @@ class PrefixStore:
     def in_memory(self, tokens: Sequence[int], salt: str) -> int:
         """Tokens of the longest prefix that the RAM tier holds."""
         hit = self._recent.longest(tokens, salt)
-        return hit[1] if hit is not None else 0
+        return hit.length if hit is not None else 0
 
     def _restore_from_disk(self, tokens: Sequence[int], salt: str, caches: list[Any], at_least: int) -> int:
         """As `restore`, where the stored blocks hold more than `at_least` tokens; else 0."""

@@ -1,83 +1,75 @@
-"""The RAM tier: what this worker computed lately for prompts and answers, reused without a copy of it.
+"""The RAM tier: what this worker computed lately for prompts and answers, each common beginning held once.
 
-Where all layers hold slices, an entry is reused from the first token on, cut anywhere. Layers of state can go on only
-from where their state was marked: at block ends, at the end of the prompt and at the end of the turn.
+Blocks form a tree by the tokens before them, and each salt has one of its own. Where prompts part, the block that both
+begin with is cut in two. Under pressure the least recent block goes; a beginning is always more recent than what lies
+behind it, so tails go before heads. Where all layers hold slices, a prefix is restored up to any token; layers of state
+can go on only from where their state was marked, which is always at the end of a block.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from pomona.workers import layers
+from pomona.workers.mark import Mark, take_mark, thinned
+from pomona.workers.ram_block import RamBlock, Tokens, joined, take_blocks
 
-MAX_MARKS = 16
-"""Marks of one entry; beyond them every second one goes, so that the oldest are furthest apart."""
+BLOCK_TOKENS = 128
+"""Tokens of the longest block, unless told otherwise: what goes at once under pressure."""
 
 
-class Mark(NamedTuple):
-    """What all layers of state hold behind `tokens` tokens: arrays of its own, never written again."""
+class RamPrefix(NamedTuple):
+    """The beginning of a prompt that can be restored."""
 
-    tokens: int
-    states: tuple[tuple[mx.array, ...], ...]
+    length: int
+    """In tokens."""
+    blocks: tuple[RamBlock, ...]
+    """From the first token on, of at least `length` tokens."""
+    mark: Mark | None
+    """The state behind `length` tokens, where layers hold state."""
+
+
+class Node:
+    """A block in its place in the tree; the roots and their common parent hold an empty one."""
+
+    __slots__ = ("block", "children", "key", "mark", "parent", "stop")
+
+    def __init__(self, parent: "Node | None", key: int | str, block: RamBlock, stop: int) -> None:
+        self.parent = parent or self
+        """Of what all roots hang from, itself."""
+        self.key = key
+        """In the parent's `children`: the first token; the salt of a root."""
+        self.block = block
+        self.stop = stop
+        """Tokens up to the block's last, from the first of the prompt on."""
+        self.mark: Mark | None = None
+        """The state behind `stop` tokens."""
+        self.children: dict[int | str, Node] = {}
 
     @property
     def nbytes(self) -> int:
-        return sum(int(array.nbytes) for arrays in self.states for array in arrays)
+        return self.block.nbytes + (self.mark.nbytes if self.mark is not None else 0)
 
 
-class Entry(NamedTuple):
-    tokens: NDArray[np.int64]
-    salt: str
-    slices: tuple[tuple[mx.array, ...], ...]
-    """Of each layer of slices, at least `tokens` long."""
-    slice_bytes: int
-    """Bytes of the buffers that the slices lie in."""
-    marks: tuple[Mark, ...]
-    """In ascending order, each within `tokens`; none where no layer holds state."""
-
-    @property
-    def nbytes(self) -> int:
-        return self.slice_bytes + sum(mark.nbytes for mark in self.marks)
-
-    def usable(self, common: int) -> int:
-        """Tokens that can be restored where `common` tokens agree."""
-        if not self.marks:
-            return common
-        return max((mark.tokens for mark in self.marks if mark.tokens <= common), default=0)
-
-    def with_marks(self, marks: Sequence[Mark], max_bytes: int) -> "Entry":
-        """With further marks; those that are too many or do not fit are thinned out, the last one stays."""
-        by_tokens = {mark.tokens: mark for mark in (*marks, *self.marks)}
-        every = [by_tokens[tokens] for tokens in sorted(by_tokens)]
-        return self._replace(marks=tuple(_thinned(every, max_bytes - self.slice_bytes)))
-
-
-def _thinned(marks: Sequence[Mark], max_bytes: int) -> list[Mark]:
-    """Every second mark goes, and the last stays, until there are few enough."""
-    left = list(marks)
-    while len(left) > MAX_MARKS or (len(left) > 1 and sum(mark.nbytes for mark in left) > max_bytes):
-        left = left[::-1][::2][::-1]
-    return left
-
-
-def take_mark(caches: Sequence[Any], tokens: int) -> Mark:
-    """Copy what the layers of state hold behind `tokens` tokens; empty where there are none."""
-    each = [cache for cache in layers.leaves(caches) if layers.is_state(cache)]
-    states = tuple(tuple(mx.contiguous(array) for array in layers.state(cache)) for cache in each)
-    mx.async_eval(states)
-    return Mark(tokens, states)
+NOTHING = RamBlock(np.array([], dtype=np.int64), (), 0)
 
 
 class RecentPrefixes:
-    """Least recently used entries go first once their bytes exceed `max_bytes`; 0 keeps nothing."""
+    """Never holds more than `max_bytes` bytes of blocks and marks; with 0 it keeps nothing."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, block_tokens: int = BLOCK_TOKENS) -> None:
         self._max_bytes = max_bytes
-        self._entries: list[Entry] = []  # most recently used last
-        self._bytes = 0  # of all entries; asked for at every step, so not added up anew
+        self._block_tokens = block_tokens
+        self.clear()
+
+    def clear(self) -> None:
+        self._trunk = Node(None, "", NOTHING, 0)
+        self._order: OrderedDict[Node, None] = OrderedDict()  # least recent first; no child after its parent
+        self._stateful = False
+        self._bytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -85,99 +77,168 @@ class RecentPrefixes:
 
     @property
     def entries(self) -> int:
-        return len(self._entries)
+        """Blocks held."""
+        return len(self._order)
 
     @property
     def keeps(self) -> bool:
         return self._max_bytes > 0
 
+    # looking up
+
+    def longest(self, tokens: Sequence[int], salt: str) -> RamPrefix | None:
+        """The longest beginning of `tokens` that can be restored, which counts as a use of it; None if none can."""
+        path, common = self._walk(np.array(tokens, dtype=np.int64), salt)
+        if self._stateful:
+            while path and (path[-1].mark is None or path[-1].stop > common):
+                path.pop()
+            common = path[-1].stop if path else 0
+        if not path:
+            return None
+        self._touch(path)
+        return RamPrefix(common, tuple(node.block for node in path), path[-1].mark)
+
+    def shared(self, tokens: Sequence[int], salt: str) -> int:
+        """Tokens with which `tokens` and something remembered begin, whether they can be restored or not."""
+        return self._walk(np.array(tokens, dtype=np.int64), salt)[1]
+
+    def _walk(self, tokens: Tokens, salt: str) -> tuple[list[Node], int]:
+        """The blocks that `tokens` run through, the last perhaps not to its end, and how many tokens they share."""
+        path: list[Node] = []
+        common, node = 0, self._trunk.children.get(salt)
+        while node is not None and common == node.stop and common < len(tokens):
+            node = node.children.get(int(tokens[common]))
+            if node is not None:
+                path.append(node)
+                common += node.block.common(tokens[common:])
+        return path, common
+
+    def _touch(self, path: Sequence[Node]) -> None:
+        """A use of all of them, given from the first on; the first is the most recent then."""
+        for node in reversed(path):
+            self._order.move_to_end(node)
+
+    # remembering
+
     def remember(self, tokens: Sequence[int], salt: str, caches: Sequence[Any], marks: Sequence[Mark] = ()) -> None:
-        """Keep what `caches` hold of `tokens`; what is written to them later goes elsewhere.
+        """Keep what `caches` hold of `tokens`: a copy of what is new in it, as far as all of it has room.
 
         `marks` are of earlier ends within `tokens`. Nothing is kept of caches that do not hold so many tokens or, with
         layers of state, stand elsewhere.
         """
-        if not self.keeps or not len(tokens):
+        each = list(layers.leaves(caches))
+        if not (self.keeps and each and len(tokens) and all(layers.holds(cache, len(tokens)) for cache in each)):
             return
-        if not all(layers.holds(cache, len(tokens)) for cache in layers.leaves(caches)):
+        wanted = np.array(tokens, dtype=np.int64)
+        path, common = self._walk(wanted, salt)
+        token_bytes = _token_bytes(each)
+        self._stateful = any(map(layers.is_state, each))
+        if not self._stateful:
+            end = min(len(tokens), self._max_bytes // token_bytes)
+            self._grow(wanted[:end], salt, caches, common, ())
             return
-        entry = _entry(tokens, salt, caches, marks, self._max_bytes)
-        if entry.nbytes > self._max_bytes:
+        held = [node for node in path if node.stop <= common]
+        kept = self._kept_marks(held, [*marks, take_mark(caches, len(tokens))], token_bytes)
+        for node in held:
+            if node.mark is not None and not any(node.mark is mark for mark in kept):
+                self._mark(node, None)
+        new = [mark for mark in kept if not any(node.mark is mark for node in held)]
+        self._grow(wanted[: kept[-1].tokens if kept else 0], salt, caches, common, new)
+
+    def _kept_marks(self, held: Sequence[Node], marks: Sequence[Mark], token_bytes: int) -> list[Mark]:
+        """Of marks along a path, new ones and those of its blocks `held`, what fits beside the slices before the last.
+
+        Where prompts part is dear: it is the end of what they share.
+        """
+        by_tokens = {mark.tokens: mark for mark in marks}
+        by_tokens |= {node.stop: node.mark for node in held if node.mark is not None}
+        ascending = [by_tokens[tokens] for tokens in sorted(by_tokens)]
+        while ascending and token_bytes * ascending[-1].tokens + ascending[-1].nbytes > self._max_bytes:
+            ascending.pop()
+        if not ascending:
+            return []
+        forks = [node.stop for node in held if len(node.children) > 1]
+        return thinned(ascending, self._max_bytes - token_bytes * ascending[-1].tokens, forks)
+
+    def _grow(self, tokens: Tokens, salt: str, caches: Sequence[Any], common: int, marks: Sequence[Mark]) -> None:
+        """Add blocks for what lies behind the first `common` of `tokens`, and marks; all along them has room alone."""
+        if not len(tokens):
             return
-        # What an entry is the beginning of, it adds nothing to but its marks.
-        longer = [other for other in self._entries if self._common(other, entry.tokens, salt) == len(tokens)]
-        if longer:
-            self._replace([longer[-1]], longer[-1].with_marks(entry.marks, self._max_bytes))
-        else:
-            shorter = [
-                other for other in self._entries if 0 < len(other.tokens) == self._common(other, entry.tokens, salt)
-            ]
-            older = [each for other in shorter for each in other.marks]
-            self._replace(shorter, entry.with_marks(older, self._max_bytes))
+        common, ends = min(common, len(tokens)), {mark.tokens: mark for mark in marks}
+        new = len(tokens) > common
+        for cut in sorted({*ends, *([common] if new else [])}):
+            self._cut(tokens, salt, cut)
+        path, _ = self._walk(tokens[:common], salt)
+        whole = range((common // self._block_tokens + 1) * self._block_tokens, len(tokens), self._block_tokens)
+        stops = sorted({*whole, *(end for end in ends if end > common), len(tokens)}) if new else []
+        blocks = take_blocks(tokens, caches, stops, common)
+        node = path[-1] if path else self._trunk.children.setdefault(salt, Node(self._trunk, salt, NOTHING, 0))
+        for block, stop in zip(blocks, stops, strict=True):
+            node = self._insert(node, block, stop)
+            path.append(node)
+        for node in path:
+            if node.stop in ends:
+                self._mark(node, ends[node.stop])
+        self._touch(path)
         while self._bytes > self._max_bytes:
-            self._bytes -= self._entries.pop(0).nbytes
+            self._drop(next(iter(self._order)))
+        mx.async_eval([block.slices for block in blocks])  # now that there is room
+
+    def _insert(self, parent: Node, block: RamBlock, stop: int) -> Node:
+        node = Node(parent, int(block.tokens[0]), block, stop)
+        parent.children[node.key] = node
+        self._order[node] = None
+        self._bytes += block.nbytes
+        return node
+
+    def _mark(self, node: Node, mark: Mark | None) -> None:
+        self._bytes -= node.nbytes
+        node.mark = mark
+        self._bytes += node.nbytes
+
+    def _cut(self, tokens: Tokens, salt: str, at: int) -> None:
+        """Make a block end behind the first `at` of `tokens`, if one runs across; its mark stays at its end."""
+        path, common = self._walk(tokens[:at], salt)
+        if not path or common != at or path[-1].stop == at:
+            return
+        tail = path[-1]
+        parent, start = tail.parent, tail.stop - len(tail.block.tokens)
+        first, second = tail.block.cut(at - start)
+        mx.async_eval([first.slices, second.slices])
+        self._bytes -= tail.block.nbytes
+        head = self._insert(parent, first, at)
+        tail.parent, tail.key, tail.block = head, int(second.tokens[0]), second
+        head.children[tail.key] = tail
+        self._bytes += second.nbytes
+        self._touch(path[:-1])
+
+    def _drop(self, leaf: Node) -> None:
+        """Forget a block with none behind it, and those before it from which nothing can be restored any more."""
+        while True:
+            del self._order[leaf]
+            self._bytes -= leaf.nbytes
+            parent = leaf.parent
+            del parent.children[leaf.key]
+            if parent.parent is self._trunk and not parent.children:
+                del self._trunk.children[parent.key]
+            if parent.children or parent not in self._order or not self._stateful or parent.mark is not None:
+                return
+            leaf = parent
 
     def thinned(self, marks: Sequence[Mark]) -> list[Mark]:
-        """Those of ascending marks that an entry might keep, so that a long prompt does not gather more."""
-        return _thinned(marks, self._max_bytes)
-
-    def longest(self, tokens: Sequence[int], salt: str) -> tuple[Entry, int] | None:
-        """The entry that can restore the most tokens of the beginning of `tokens`, and how many; None if none can."""
-        wanted = np.array(tokens, dtype=np.int64)
-        best, most = None, 0
-        for entry in self._entries:
-            usable = entry.usable(self._common(entry, wanted, salt))
-            if usable >= most and usable:
-                best, most = entry, usable
-        if best is None:
-            return None
-        self._replace([best], best)
-        return best, most
-
-    def shared(self, tokens: Sequence[int], salt: str) -> int:
-        """The most tokens with which `tokens` and an entry begin, whether they can be restored or not."""
-        wanted = np.array(tokens, dtype=np.int64)
-        return max((self._common(entry, wanted, salt) for entry in self._entries), default=0)
-
-    def clear(self) -> None:
-        self._entries.clear()
-        self._bytes = 0
-
-    def _replace(self, gone: Sequence[Entry], entry: Entry) -> None:
-        """Put an entry in the place of others, as the most recently used."""
-        left = [other for other in self._entries if not any(other is each for each in gone)]
-        self._entries = [*left, entry]
-        self._bytes += entry.nbytes - sum(other.nbytes for other in gone)
-
-    @staticmethod
-    def _common(entry: Entry, tokens: NDArray[np.int64], salt: str) -> int:
-        if entry.salt != salt:
-            return 0
-        size = min(len(entry.tokens), len(tokens))
-        differing = np.flatnonzero(entry.tokens[:size] != tokens[:size])
-        return int(differing[0]) if len(differing) else size
+        """Those of ascending marks that might be kept, so that a long prompt does not gather more."""
+        return thinned(marks, self._max_bytes)
 
 
-def _entry(tokens: Sequence[int], salt: str, caches: Sequence[Any], marks: Sequence[Mark], max_bytes: int) -> Entry:
-    each = list(layers.leaves(caches))
-    held = [cache for cache in each if not layers.is_state(cache)]
-    slices = tuple(tuple(layers.slices(cache, 0, len(tokens))) for cache in held)
-    mx.async_eval(slices)
-    entry = Entry(np.array(tokens, dtype=np.int64), salt, slices, sum(int(cache.nbytes) for cache in held), marks=())
-    if len(held) == len(each):
-        return entry
-    return entry.with_marks([*marks, take_mark(caches, len(tokens))], max_bytes)
+def _token_bytes(caches: Sequence[Any]) -> int:
+    """Bytes that one token takes over all layers of slices."""
+    held = (cache for cache in caches if not layers.is_state(cache))
+    return sum(int(array.nbytes) for cache in held for array in layers.slices(cache, 0, 1))
 
 
-def copy_prefix(entry: Entry, length: int, caches: Sequence[Any]) -> None:
-    """Fill empty caches with the entry's first `length` tokens; what they append goes to buffers of their own.
-
-    Raises ValueError for a length that the entry cannot restore.
-    """
-    if entry.usable(length) != length:
-        raise ValueError(f"an entry of the RAM tier cannot be restored at {length} tokens")
-    slices = iter(entry.slices)
-    states = iter(next((mark.states for mark in entry.marks if mark.tokens == length), ()))
+def copy_prefix(prefix: RamPrefix, caches: Sequence[Any], room: int = 0) -> None:
+    """Fill empty caches: one copy of the slices, into buffers that have `room` places or as many as are needed."""
+    slices = iter(joined(prefix.blocks, prefix.length, room))
+    states = iter(prefix.mark.states if prefix.mark is not None else ())
     for cache in layers.leaves(caches):
-        arrays = next(states) if layers.is_state(cache) else [part[..., :length, :] for part in next(slices)]
-        layers.fill(cache, arrays, length)
+        layers.fill(cache, next(states) if layers.is_state(cache) else next(slices), prefix.length)

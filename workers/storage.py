@@ -33,8 +33,8 @@ def open_prefix_store(me: Peer, config: Config, folder: Path, model: Any) -> Pre
         log.info("prefix-cache-off model=%s reason=%r", folder.name, str(error))
         nothing = KVLayout(())
         return PrefixStore(None, _fingerprint(nothing, "", "", 1).root, nothing, 1)
-    recent = RecentPrefixes(config.cache.ram_bytes)
     block_tokens = layout.block_tokens(config.cache.block_bytes)
+    recent = RecentPrefixes(config.cache.ram_bytes, block_tokens)
     if not config.cache.enabled:
         return PrefixStore(None, _fingerprint(layout, "", "", block_tokens).root, layout, block_tokens, recent)
     fingerprint = _fingerprint(layout, weights_digest(folder).hex(), tokenizer_digest(folder).hex(), block_tokens)
