@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 FAMILIES = ("qwen3_next", "qwen3_5")
 """Modules of mlx-lm whose decoder layer the head has."""
+ENOUGH = 128
+"""Tokens by which a contract is told."""
 MARGIN = 0.05
 """Agreement by which another contract than the layout's must be better to be believed."""
 
@@ -152,8 +154,9 @@ def agreement(made: MtpHead, heard: Hidden, logits: mx.array, tokens: mx.array) 
 def settle_contract(made: MtpHead, model: Any, text: Sequence[int], name: str) -> float:
     """Give the head the contract under which it agrees best with its model on a text of 3 tokens or more.
 
-    The layout's own is kept unless another is better by far. Returns the agreement.
+    The layout's own is kept unless another is better by far. Returns the agreement, of the first `ENOUGH` tokens.
     """
+    text = text[:ENOUGH]
     tap, tokens = Tap(model, widest=len(text)), mx.array([list(text)], dtype=mx.int32)
     logits = tap.model(tokens, cache=make_prompt_cache(model))
     heard = tap.take()

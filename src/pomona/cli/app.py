@@ -8,6 +8,7 @@ import typer
 from pomona import __version__
 from pomona.cli.bench import bench_app
 from pomona.cli.cache import cache_app
+from pomona.cli.draft import draft_app
 
 app = typer.Typer(
     help="Pomona serves large language models on one Mac, to many clients at once.",
@@ -19,6 +20,7 @@ models = typer.Typer(help="List and import models.", no_args_is_help=True, rich_
 app.add_typer(models, name="models")
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
+app.add_typer(draft_app, name="draft")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The configuration file.")]
 HostOption = Annotated[str | None, typer.Option(help="Default 127.0.0.1; beyond loopback needs an API key.")]

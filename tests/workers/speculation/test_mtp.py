@@ -20,8 +20,9 @@ from pomona.workers.models.load import load
 from pomona.workers.row import Row
 from pomona.workers.sampling.draw import distribution
 from pomona.workers.speculation import mtp as mtp_module
-from pomona.workers.speculation.anatomy import Unfit
-from pomona.workers.speculation.mtp import BACKLOG, Mtp, open_mtp
+from pomona.workers.speculation.anatomy import Unfit, trunk
+from pomona.workers.speculation.corrector import Corrector, identity
+from pomona.workers.speculation.mtp import Mtp, open_mtp
 from pomona.workers.speculation.mtp_head import Contract, MtpHead, load_mtp_head, settle_contract
 from pomona.workers.speculation.mtp_weights import read_mtp_weights
 from pomona.workers.speculation.proposal import Ask, Proposal
@@ -29,6 +30,7 @@ from pomona.workers.speculation.tap import Hidden, Tap
 from tests.workers.engines import tiny, words
 from tests.workers.speculation.drafts import HOT, commit, row_of
 from tests.workers.speculation.heads import after, any_tokens, known, orbit, random_pair, save
+from tests.workers.speculation.test_corrector import account
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,10 @@ def test_nothing_is_drafted_before_the_last_hidden_state_was_heard(embedding_hea
     assert (mtp.nbytes, propose(mtp, (row, 2))) == (0, [Proposal()])
 
 
-def test_a_row_that_is_not_asked_for_long_waits_with_a_bounded_history(pair: Path) -> None:
+def test_a_row_that_is_not_asked_for_long_waits_with_a_bounded_history(
+    pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mtp_module, "BACKLOG", 12)
     model, _ = load(pair)
     mtp, head = open_mtp(pair, model, any_tokens(0, 20), "pair"), load_mtp_head(pair, model)
     assert mtp is not None
@@ -176,9 +181,9 @@ def test_a_row_that_is_not_asked_for_long_waits_with_a_bounded_history(pair: Pat
     settle_contract(head, model, any_tokens(0, 20), "pair")
     row = row_of("r", words(1, 4))
     driver = Driver(mtp, [row])
-    for token in any_tokens(5, BACKLOG + 10):
+    for token in any_tokens(5, 20):
         driver.step([token])
-    logits = expected(head, model, row, len(row.tokens) - 1 - BACKLOG, 1)
+    logits = expected(head, model, row, len(row.tokens) - 1 - 12, 1)
     assert propose(mtp, (row, 1)) == [Proposal((int(mx.argmax(logits[0])),))]
 
 
@@ -256,6 +261,40 @@ def test_a_head_that_agrees_nowhere_is_reported_when_it_is_loaded(
     model, _ = load(folder)
     assert open_mtp(folder, model, any_tokens(0, 40), "known") is not None
     assert any("mtp-useless model=known: its head agrees" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_corrector_is_used_if_it_pays(tmp_path: Path, pays: bool) -> None:
+    """The head's guessed states have known wrong signs."""
+    folder = known(tmp_path / "model", "hidden", drifts=True)
+    model, _ = load(folder)
+    head = load_mtp_head(folder, model)
+    assert head is not None
+    signs = np.array(mx.sign(head.norm.weight * trunk(model).norm.weight), np.float32)
+    nothing = identity(320)._replace(scale=signs, bias=np.zeros(320, np.float32))
+    told = account(size=320, after=(0.5, 0.6) if pays else (0.5, 0.4))
+    mtp = open_mtp(folder, model, orbit(3, 40), "known", Corrector([nothing] * 2, told))
+    assert mtp is not None
+    rows = [row_of(f"r{start}", orbit(start, 3)) for start in range(3, 11)]
+    Driver(mtp, rows).step(*([after(row.last_token)] for row in rows))
+    # With two depths corrected the third guess is the last that is made from what is as good as a true state.
+    right = [
+        list(proposal.tokens[:3]) == orbit(after(row.last_token), 3)
+        for row, proposal in zip(rows, propose(mtp, *((row, 4) for row in rows)), strict=True)
+    ]
+    assert all(right) == pays
+
+
+def test_a_corrector_of_another_model_is_reported_and_not_used(
+    embedding_head: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, _ = load(embedding_head)
+    mtp = open_mtp(embedding_head, model, any_tokens(0, 40), "known", Corrector([identity(24)], account()))
+    assert mtp is not None
+    assert "corrector-unusable model=known: the corrector is for hidden states of 24 channels" in caplog.text
+    row = row_of("r", orbit(3, 3))
+    Driver(mtp, [row]).step([after(row.last_token)])
+    assert len(propose(mtp, (row, 3))[0].tokens) == 3
 
 
 def test_a_model_without_a_head_has_no_such_proposer() -> None:
