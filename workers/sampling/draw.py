@@ -13,7 +13,7 @@ import mlx.core as mx
 from pomona.workers.randomness import Purpose, uniform
 from pomona.workers.sampling.adjust import adjust
 from pomona.workers.sampling.draws import Draws
-from pomona.workers.sampling.filters import column, filtered
+from pomona.workers.sampling.filters import column, filtered, power_of_e
 from pomona.workers.sampling.invert import sample
 from pomona.workers.sampling.law import RowLaw
 from pomona.workers.sampling.logprobs import raw_logprobs
@@ -58,11 +58,11 @@ def distribution(logits: mx.array, rows: Sequence[RowLaw]) -> mx.array:
     adjusted = adjust(logits.astype(mx.float32), rows)
     hot = [index for index, row in enumerate(rows) if row.sampling.temperature > 0]
     if len(hot) == len(rows):
-        return _probabilities(adjusted, rows)
+        return _normalised(_weights(adjusted, rows))
     probabilities = (mx.arange(adjusted.shape[-1]) == _greedy(adjusted)[:, None]).astype(mx.float32)
     if hot:
         where = mx.array(hot)
-        probabilities[where] = _probabilities(adjusted[where], [rows[index] for index in hot])
+        probabilities[where] = _normalised(_weights(adjusted[where], [rows[index] for index in hot]))
     return probabilities
 
 
@@ -75,30 +75,36 @@ def _greedy(adjusted: mx.array) -> mx.array:
     return mx.argmax(adjusted, axis=-1).astype(mx.int32)
 
 
-def _probabilities(adjusted: mx.array, rows: Sequence[RowLaw]) -> mx.array:
+def _weights(adjusted: mx.array, rows: Sequence[RowLaw]) -> mx.array:
+    """[rows, vocabulary], 1 for the most probable token of a row."""
     logprobs = filtered(adjusted - mx.max(adjusted, axis=-1, keepdims=True), rows)
-    temperature = column([max(row.sampling.temperature, COLDEST) for row in rows])
-    return mx.softmax(logprobs / temperature, axis=-1, precise=True)
+    return power_of_e(logprobs / column([max(row.sampling.temperature, COLDEST) for row in rows]))
+
+
+def _normalised(weights: mx.array) -> mx.array:
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def _hot(
     adjusted: mx.array, rows: Sequence[RowLaw], distributions: mx.array | None
 ) -> tuple[mx.array, mx.array | None]:
     """Tokens, and false for drafts that cannot be; None if nothing was drafted."""
-    probabilities = _probabilities(adjusted, rows)
+    weights = _weights(adjusted, rows)
     drafted = [index for index, row in enumerate(rows) if row.drafted is not None]
     if not drafted:
-        return _plain(probabilities, rows), None
+        return _plain(weights, rows), None
     if distributions is None or distributions.shape[-1] != adjusted.shape[-1]:
         raise ValueError(f"drafted tokens need distributions over the {adjusted.shape[-1]} ids of the logits")
     if len(drafted) == len(rows):
-        return verify(probabilities, rows, distributions)
-    where, others = mx.array(drafted), [index for index, row in enumerate(rows) if row.drafted is None]
+        return verify(_normalised(weights), rows, distributions)
+    where, undrafted = mx.array(drafted), [index for index, row in enumerate(rows) if row.drafted is None]
+    others = mx.array(undrafted)
     tokens, sound = mx.zeros(len(rows), dtype=mx.int32), mx.ones(len(rows), dtype=mx.bool_)
-    tokens[where], sound[where] = verify(probabilities[where], [rows[index] for index in drafted], distributions)
-    tokens[mx.array(others)] = _plain(probabilities[mx.array(others)], [rows[index] for index in others])
+    tokens[where], sound[where] = verify(_normalised(weights[where]), [rows[index] for index in drafted], distributions)
+    tokens[others] = _plain(weights[others], [rows[index] for index in undrafted])
     return tokens, sound
 
 
-def _plain(probabilities: mx.array, rows: Sequence[RowLaw]) -> mx.array:
-    return sample(probabilities, [uniform(row.sampling.seed, row.position, Purpose.SAMPLE) for row in rows])
+def _plain(weights: mx.array, rows: Sequence[RowLaw]) -> mx.array:
+    # Never normalised, so that no draft of a neighbour decides a rounding.
+    return sample(weights, [uniform(row.sampling.seed, row.position, Purpose.SAMPLE) for row in rows])

@@ -12,12 +12,13 @@ import mlx.core as mx
 from pomona.workers.randomness import Purpose, uniform
 from pomona.workers.sampling.law import RowLaw
 
+LOG2_E = 1 / math.log(2)
+
 
 def filtered(logprobs: mx.array, rows: Sequence[RowLaw]) -> mx.array:
     """float32 [rows, vocabulary] in and out: what is filtered out is -inf.
 
-    A constant that is added to all of a row's makes no difference, so they need not be normalised. May write to its
-    argument.
+    They need not be normalised: the greatest of each row is 0. May write to its argument.
     """
     laws, vocabulary = [row.sampling for row in rows], logprobs.shape[-1]
     logprobs = _where(logprobs, rows, [law.top_p < 1 for law in laws], _top_p)
@@ -35,6 +36,11 @@ def removes_top_choices(row: RowLaw) -> bool:
 def column(values: Sequence[float]) -> mx.array:
     """float32 [rows, 1]."""
     return mx.array(list(values), dtype=mx.float32)[:, None]
+
+
+def power_of_e(values: mx.array) -> mx.array:
+    """`exp` out of powers of two, of which a CPU computes several at once."""
+    return mx.power(2.0, values * LOG2_E)
 
 
 def highest(values: mx.array, counts: Sequence[int]) -> mx.array:
@@ -65,7 +71,7 @@ def _where(
 
 def _top_p(logprobs: mx.array, rows: Sequence[RowLaw]) -> mx.array:
     ordered = mx.sort(logprobs, axis=-1)
-    mass = mx.exp(ordered)
+    mass = power_of_e(ordered)
     above = mx.cumsum(mass, axis=-1, reverse=True, inclusive=False)
     total = above[:, :1] + mass[:, :1]
     dropped = (above >= column([row.sampling.top_p for row in rows]) * total).sum(axis=-1, keepdims=True)
@@ -80,7 +86,8 @@ def _min_p(logprobs: mx.array, rows: Sequence[RowLaw]) -> mx.array:
 
 def _xtc(logprobs: mx.array, rows: Sequence[RowLaw]) -> mx.array:
     """Leaves out every token above the threshold but the least probable of them."""
-    probabilities = mx.softmax(logprobs, axis=-1, precise=True)
+    weights = power_of_e(logprobs)
+    probabilities = weights / weights.sum(axis=-1, keepdims=True)
     threshold = column([row.sampling.xtc_threshold for row in rows])
     least = mx.min(mx.where(probabilities > threshold, probabilities, math.inf), axis=-1, keepdims=True)
     removed = probabilities > least

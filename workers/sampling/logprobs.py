@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from pomona.workers.sampling.filters import highest
+from pomona.workers.sampling.filters import highest, power_of_e
 
 LEAST = -9999.0
 """Stands for the log-probability of a token that the model itself makes impossible; JSON has no infinity."""
@@ -21,7 +21,8 @@ def raw_logprobs(
     """
     if all(each is None for each in wanted):
         return None, None, None
-    logprobs = mx.maximum(raw - mx.logsumexp(raw, axis=-1, keepdims=True), LEAST)
+    shifted = raw - mx.max(raw, axis=-1, keepdims=True)
+    logprobs = mx.maximum(shifted - mx.log(power_of_e(shifted).sum(axis=-1, keepdims=True)), LEAST)
     chosen = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
     width = max(each or 0 for each in wanted)
     if width == 0:
