@@ -37,7 +37,7 @@ class Outlook(NamedTuple):
     available: int
     """Drafts at hand or obtainable, the row's own bounds being in it; may be 0."""
     requested: int | None = None
-    """The depth that the client gave: a bound, and with `named` an order."""
+    """The depth that the client gave: a bound, and with `named` an order, of `DEEPEST` at most."""
     strength: int = 0
     """Tokens of the match that an n-gram draft continues; 0 for other methods."""
     named: bool = False
@@ -45,7 +45,7 @@ class Outlook(NamedTuple):
 
     @property
     def bound(self) -> int:
-        return max(0, min(self.available, DEEPEST if self.requested is None else self.requested))
+        return max(0, min(self.available, DEEPEST, DEEPEST if self.requested is None else self.requested))
 
     @property
     def ordered(self) -> int:

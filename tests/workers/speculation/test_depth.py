@@ -80,6 +80,12 @@ def test_no_row_drafts_more_than_it_can_or_may() -> None:
     policy = warm(rows=4)
     outlooks = [ngram("a", available=2), ngram("b"), ngram("c", requested=1), ngram("d", available=99)]
     assert policy.choose(outlooks, 4) == [2, DEEPEST, 1, DEEPEST]
+    more = [
+        ngram("a", 99, requested=99),
+        ngram("b", 99, requested=99, named=True),
+        ngram("c", requested=-1, named=True),
+    ]
+    assert policy.choose(more, 4) == [DEEPEST, DEEPEST, 0]
 
 
 def test_asking_again_changes_nothing() -> None:

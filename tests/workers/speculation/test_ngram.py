@@ -104,6 +104,15 @@ def test_a_resumed_request_is_indexed_anew() -> None:
     assert proposed(proposer, resumed, 2) == (20, 21)
 
 
+def test_a_resumed_request_that_begins_as_the_old_one_goes_its_own_way() -> None:
+    proposer, old = NgramProposer(), row([10, 11, 12])
+    commit(old, 20)
+    proposer.strength(old)
+    resumed = row([10, 11, 12], committed=[20])
+    commit(resumed, 11, 12)
+    assert proposed(proposer, resumed, 1) == (20,)
+
+
 def test_tokens_that_were_taken_back_are_forgotten() -> None:
     proposer, own = NgramProposer(), row([10, 11, 12])
     commit(own, 10, 11, 30)
@@ -127,7 +136,7 @@ def test_a_forgotten_request_holds_nothing() -> None:
 
 def test_a_long_prompt_is_indexed_in_parts_and_then_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram, "AT_ONCE", 4)
-    proposer, own = NgramProposer(), row([10, 11, 12, 13, 14, 15, 16, 17, 10, 11])
+    proposer, own = NgramProposer(), row([10, 10, 10, 10, 11, 12, 13, 17, 10, 11])
     assert [proposer.strength(own) for _ in range(4)] == [0, 0, 2, 2]
     assert proposed(proposer, own, 2) == (12, 13)
 

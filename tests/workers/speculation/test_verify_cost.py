@@ -57,6 +57,7 @@ def test_the_first_forward_of_a_shape_may_be_slow() -> None:
     cost.observe(1, 3, 2.0)
     assert cost.seconds(1, 3) > 0.8
     cost.observe(1, 3, 0.08)
+    cost.observe(1, 3, 0.3)
     assert cost.seconds(1, 3) == pytest.approx(0.08, rel=0.03)
     assert cost.seconds(1, 1) == pytest.approx(0.06, rel=0.03)
 
@@ -93,7 +94,7 @@ def test_a_slower_machine_slows_what_was_not_seen_since_as_well() -> None:
 
 
 def test_a_shape_alone_that_changed_is_learned_when_it_is_seen() -> None:
-    cost = seen((1, 1, 0.06), (1, 3, 0.09), times=40)
+    cost = seen((1, 1, 0.06), (1, 3, 0.09), times=400)
     for _ in range(60):
         cost.observe(1, 1, 0.06)
         cost.observe(1, 3, 0.18)
@@ -107,6 +108,21 @@ def test_what_was_seen_long_ago_yields_to_what_is_seen_now() -> None:
     for cost in (old, fresh):
         cost.observe(1, 3, 0.12)
     assert old.seconds(1, 3) > 1.05 * fresh.seconds(1, 3)
+
+
+def test_what_a_forward_took_counts_at_once() -> None:
+    cost = seen((1, 1, 0.06), (1, 2, 0.07))
+    before = cost.seconds(1, 2)
+    cost.observe(1, 2, 0.15)
+    assert cost.seconds(1, 2) > 1.1 * before
+
+
+def test_a_guess_is_made_anew_when_its_neighbours_are_seen() -> None:
+    cost = seen((1, 1, 0.06))
+    cost.seconds(1, 3)
+    cost.observe(1, 2, 0.1)
+    cost.observe(1, 4, 0.2)
+    assert cost.seconds(1, 3) == pytest.approx(0.15)
 
 
 def test_doubt_shrinks_with_forwards_and_grows_with_time() -> None:
