@@ -157,11 +157,13 @@ def test_tasks_ask_the_same_again_for_the_same_seed_only() -> None:
         assert ("seed" in first[0]) is task.sampled
 
 
-def test_texts_to_copy_have_whole_sentences_and_words_enough() -> None:
-    for prompt in islice(copy_prompts("s", 40), 20):
-        text = prompt.removeprefix(COPY)
-        assert text.endswith(".")
-        assert 40 <= len(text.split()) < 70
+def test_lists_to_copy_have_words_enough_and_name_nothing_twice() -> None:
+    for prompt in islice(copy_prompts("s", 42), 20):
+        lines = prompt.removeprefix(COPY).splitlines()
+        assert [line.split()[0] for line in lines] == [f"{number}." for number in range(1, 10)]
+        assert {len(line.split()) for line in lines} == {5}
+        assert len({line.split()[2] for line in lines}) == 9
+    assert len(next(copy_prompts("s", 500)).split()) > 500
 
 
 METRICS = """# TYPE pomona_worker_decode_steps counter

@@ -10,9 +10,10 @@ from pomona.cli.bench.prompts import WORDS, unique_prompts
 
 TEMPERATURE = 0.8
 """Of sampled tasks."""
-PEOPLE = "Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Klara Louis Maria Niels Olga Peter"
-YEAR = "January February March April May June July August September October November December"
-COPY = "Repeat the following text exactly, word for word, and write nothing else.\n\n"
+QUALITIES = "ancient broken frozen golden heavy hollow narrow purple quiet rusty silver simple velvet wooden yellow"
+LINE_WORDS = 5
+"""Of one line of a list."""
+COPY = "Repeat this list exactly:\n\n"
 
 Body = dict[str, object]
 """The JSON of a chat request, but for its model."""
@@ -20,7 +21,7 @@ Body = dict[str, object]
 
 class Task(StrEnum):
     COPY = "copy"
-    """The answer is a text of the prompt."""
+    """The answer is a list of the prompt."""
     COPY_SAMPLED = "copy-sampled"
     CHAT = "chat"
     """The answer shares little with the prompt."""
@@ -50,24 +51,16 @@ def bodies(task: Task, width: int, seed: str, words: int, max_tokens: int) -> li
 
 
 def copy_prompts(seed: str, words: int) -> Iterator[str]:
-    """Texts of whole sentences, of at least `words` words, each to be repeated; no two are alike."""
+    """Lists of at least `words` words, each to be repeated; no two are alike.
+
+    A list, since a small model tells a text again in words of its own, and it is the copy that is asked for.
+    """
     draw = random.Random(seed)
     while True:
-        text = ""
-        while len(text.split()) < words:
-            text += " " + _sentence(draw)
-        yield COPY + text.strip()
-
-
-def _sentence(draw: random.Random) -> str:
-    first, second, third = draw.sample(WORDS, 3)
-    name, other = draw.sample(PEOPLE.split(), 2)
-    number, day, month = draw.randint(2, 99), draw.randint(1, 28), draw.choice(YEAR.split())
-    forms = (
-        f"On {day} {month} {name} carried the {first} and {number} pieces of {second} to the {third}.",
-        f"{name} asked {other} whether the {first} near the {second} was worth {number} coins.",
-        f"Behind the {first} there is a {second} that {name} bought from {other} in {month}.",
-        f"The {first} cost {number} coins, the {second} was a gift, and the {third} belongs to {name}.",
-        f"{name} and {other} waited {number} days for the {first}, but only a {second} came.",
-    )
-    return draw.choice(forms)
+        nouns: list[str] = []
+        lines: list[str] = []
+        while len(lines) * LINE_WORDS < words:
+            nouns = nouns or draw.sample(WORDS, len(WORDS))
+            thing = f"{draw.choice(QUALITIES.split())} {nouns.pop()}"
+            lines.append(f"{len(lines) + 1}. {thing}, {draw.randint(2, 99)} coins")
+        yield COPY + "\n".join(lines)
