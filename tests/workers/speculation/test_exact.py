@@ -334,6 +334,7 @@ def test_lengths_that_do_not_fit_raise() -> None:
     p = np.array([0.5, 0.5])
     with pytest.raises(ValueError, match="p is over 2 tokens and q over 3"):
         residual_distribution(p, np.full(3, 1 / 3))
-    for targets, drafts, origins in (([p], [0], [None]), ([p] * 3, [0], [None]), ([p] * 2, [0], [])):
-        with pytest.raises(ValueError, match="1 drafts from"):
-            verify_round(targets, drafts, origins, 0, Keyed(0))
+    for targets, origins in (([p], [None]), ([p] * 3, [None]), ([p] * 2, [])):
+        message = f"1 drafts from {len(origins)} distributions need 2 laws, not {len(targets)}"
+        with pytest.raises(ValueError, match=message):
+            verify_round(targets, [0], origins, 0, Keyed(0))
