@@ -219,11 +219,10 @@ class Mtp:
 def open_mtp(
     folder: Path, model: Any, text: Sequence[int], name: str, corrector: Corrector | None = None
 ) -> Mtp | None:
-    """The proposer of a model that brings its head along; None for one without.
+    """The proposer of a model that brings its head along; None for one without, or with one that cannot be used.
 
-    `text` is a sample of 3 tokens or more, such as those of `SAMPLE`, by which the head's contract is checked. A
-    corrector of another model is reported, and not used. Raises ModelError for weights that do not fit, or a layout
-    that is not known.
+    `text` is a sample of 3 tokens or more, such as those of `SAMPLE`, by which the head's contract is checked. What is
+    wrong with a head, or a corrector, is reported: the model serves without it.
     """
     try:
         head = load_mtp_head(folder, model)
@@ -231,10 +230,9 @@ def open_mtp(
             return None
         settle_contract(head, model, text, name)
         return Mtp(model, head, name, _usable(corrector, head, name))
-    except Unfit as error:
-        raise ModelError(
-            f"the prediction head of {name} cannot be used: {error}; set its speculation to off"
-        ) from error
+    except (Unfit, ModelError) as error:
+        log.warning("mtp-unusable model=%s: %s", name, error)
+        return None
 
 
 def _usable(corrector: Corrector | None, head: MtpHead, name: str) -> Corrector | None:
