@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from pomona.workers.batch import Batch
 from pomona.workers.messages import Method, RequestId
-from pomona.workers.speculation.anatomy import FirstLayers, trunk
+from pomona.workers.speculation.anatomy import FirstLayers, Unfit, trunk
 from pomona.workers.speculation.drafting import draw_drafts
 from pomona.workers.speculation.proposal import Ask, Proposal
 
@@ -21,17 +21,18 @@ class Layers:
     method: Method = "layers"
 
     def __init__(self, model: Any, layers: int | None = None) -> None:
-        """Of as many layers, or a quarter of the model's. Raises Unfit for a model that cannot be cut there."""
-        self._part = FirstLayers(model, max(1, len(trunk(model)["layers"]) // 4) if layers is None else layers)
+        """Of as many layers, or a quarter of the model's.
 
-    def refusal(self, batch: Batch) -> str:
-        """Why they cannot run ahead of the others over a batch's caches; empty if they can."""
-        return batch.peek_refusal(self._part.caches)
+        Raises Unfit for a model that cannot be cut there, or whose caches do not let these layers run ahead.
+        """
+        self._part = FirstLayers(model, max(1, len(trunk(model)["layers"]) // 4) if layers is None else layers)
+        if reason := Batch(model).peek_refusal(self._part.caches):
+            raise Unfit(f"the first {self._part.caches} layers cannot run ahead of the others: {reason}")
 
     def propose(self, batch: Batch, asks: Sequence[Ask]) -> list[Proposal]:
-        """Drafts for every row that asks, or none at all where the caches refuse it."""
-        if not asks or self.refusal(batch):
-            return [Proposal() for _ in asks]
+        """Drafts for every row that asks."""
+        if not asks:
+            return []
         place = {id(row): index for index, row in enumerate(batch.rows)}
         rows = mx.array([place[id(ask.row)] for ask in asks])
         step = 0

@@ -15,7 +15,7 @@ from tests.support.tiny_model import FAMILIES
 from tests.workers.engines import tiny, words
 from tests.workers.families import model_of
 from tests.workers.rows_bench import Bench
-from tests.workers.speculation.drafts import continuation, row_of
+from tests.workers.speculation.drafts import continuation
 
 
 def cut(model: Any, layers: int) -> Any:
@@ -67,7 +67,6 @@ def test_drafts_are_the_first_layers_and_leave_the_batch_as_it_was(family: str) 
         bench.join(f"r{length}", length)
     kept = 2 if family == "gemma3_text" else 1
     alone, layers = cut(bench.loaded.model, kept), Layers(bench.loaded.model, kept)
-    assert not layers.refusal(bench.batch)
     for _ in range(4):
         bench.step()  # compares the logits with those of each row alone
         rows = [bench.batch.rows[index] for index in (2, 0)]
@@ -92,17 +91,9 @@ def test_long_rows_that_stand_apart_draft_too() -> None:
     bench.step()
 
 
-def test_caches_that_refuse_get_no_drafts() -> None:
-    class Refusing:
-        rows = (row_of("r", (3, 4)),)
-
-        def peek_refusal(self, caches: int) -> str:
-            return f"no first {caches} layers"
-
-    layers = Layers(tiny().model, 1)
-    batch: Any = Refusing()
-    assert layers.refusal(batch) == "no first 1 layers"
-    assert layers.propose(batch, [Ask(batch.rows[0], 2)]) == [Proposal()]
+def test_layers_whose_caches_cannot_be_written_over_are_refused() -> None:
+    with pytest.raises(Unfit, match="first 1 layers cannot run ahead of the others: ArraysCache 0"):
+        Layers(tiny("qwen3_next").model, 1)
 
 
 @pytest.mark.parametrize("layers", [0, 2])

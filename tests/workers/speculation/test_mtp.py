@@ -27,6 +27,7 @@ from pomona.workers.speculation.mtp_head import Contract, MtpHead, load_mtp_head
 from pomona.workers.speculation.mtp_weights import read_mtp_weights
 from pomona.workers.speculation.proposal import Ask, Proposal
 from pomona.workers.speculation.tap import Hidden, Tap
+from tests.support.tiny_model import build_tiny_model
 from tests.workers.engines import tiny, words
 from tests.workers.speculation.drafts import HOT, commit, row_of
 from tests.workers.speculation.heads import after, any_tokens, known, orbit, random_pair, save
@@ -347,6 +348,32 @@ def test_experts_are_joined_however_the_file_holds_them(tmp_path: Path) -> None:
         }
         assert np.array_equal(np.array(found["layers.0.mlp.switch_mlp.up_proj.weight"]), experts["up_proj"])
         assert np.array_equal(np.array(found["layers.0.mlp.switch_mlp.down_proj.weight"]), down)
+
+
+def test_a_head_with_experts_is_loaded_and_guesses(tmp_path: Path) -> None:
+    """Of Qwen3-Next, whose file holds each expert by itself, beside a model that was converted already."""
+    config = {"num_experts": 4, "num_experts_per_tok": 2}
+    folder = build_tiny_model(tmp_path / "model", "qwen3_next", config=config)
+    prefix = "model.layers.1."
+    layer = {
+        f"mtp.layers.0.{name.removeprefix(prefix)}": value
+        for name, value in load_file(folder / "model.safetensors").items()
+        if name.startswith(prefix)
+    }
+    for projection in ("gate_proj", "up_proj", "down_proj"):
+        for number, expert in enumerate(layer.pop(f"mtp.layers.0.mlp.switch_mlp.{projection}.weight")):
+            layer[f"mtp.layers.0.mlp.experts.{number}.{projection}.weight"] = expert
+    ones = {f"mtp.{name}.weight": np.ones(64) for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")}
+    source = np.random.default_rng(0)
+    save(folder / "mtp.safetensors", {**layer, **ones, "mtp.fc.weight": source.standard_normal((64, 128)) / 8})
+    model, _ = load(folder)
+    head = load_mtp_head(folder, model)
+    assert head is not None
+    assert head.layers[0].mlp.switch_mlp.up_proj.weight.shape[0] == 4
+    mtp, row = Mtp(model, head, "experts"), row_of("r", words(1, 6))
+    Driver(mtp, [row]).step([9])
+    logits = expected(head, model, row, 5, 2)
+    assert propose(mtp, (row, 2)) == [Proposal(tuple(int(mx.argmax(each)) for each in logits))]
 
 
 def test_a_quantised_head_stays_packed(tmp_path: Path) -> None:
