@@ -19,7 +19,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 """Against others of its kind."""
 Name = Annotated[str, Meta(min_length=1)]
-DEEPEST = 32
+DEEPEST = 16
 """Tokens that may be guessed ahead at once."""
 Depth = Annotated[int, Meta(ge=1, le=DEEPEST)]
 
@@ -95,7 +95,7 @@ class SpeculationConfig(Section, kw_only=True):
     method: Literal["auto", "off", "ngram", "draft", "mtp", "layers"] = "auto"
     """`auto` takes whatever is measured to pay, nothing included."""
     depth: Depth | None = None
-    """Tokens guessed at once, at most; None leaves it to what is measured."""
+    """Tokens guessed at once, at most, or always where a method is named; None leaves it to what is measured."""
     draft_model: Name | None = None
     """Folder of a small model with the same tokeniser; a file may name the id of an imported one."""
     layers: Positive | None = None

@@ -162,8 +162,8 @@ def test_a_key_file_that_others_can_read_gives_a_warning(file: Path, tmp_path: P
             "models[0].speculation.method: must be auto, off, ngram, draft, mtp or layers, not 'luck'",
         ),
         (
-            '[[models]]\nid = "a"\n[models.speculation]\ndepth = 33',
-            "models[0].speculation.depth: must be an integer <= 32, not 33",
+            '[[models]]\nid = "a"\n[models.speculation]\ndepth = 17',
+            "models[0].speculation.depth: must be an integer <= 16, not 17",
         ),
         (
             '[[models]]\nid = "a"\n[models.speculation]\ndepth = 0',

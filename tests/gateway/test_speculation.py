@@ -9,6 +9,7 @@ from pomona.gateway.sampling import SamplerFields
 from pomona.gateway.speculation import SpeculationFields
 from pomona.runtime.wire import replace
 from pomona.workers.messages import Method, Request, Speculation
+from pomona.workers.speculation import depth
 from tests.gateway.conftest import Gateway, GatewayFactory, JsonBody, events_of
 from tests.support.scripted_source import Step, say
 
@@ -35,10 +36,11 @@ async def asked(gateway: Gateway, speculation: JsonBody | None, path: str = CHAT
     return gateway.source.submitted[-1].speculation
 
 
-def test_the_same_methods_are_known_everywhere() -> None:
+def test_the_same_methods_and_depths_are_known_everywhere() -> None:
     words = {"auto", "off", *get_args(Method)}
     assert set(get_args(get_type_hints(SpeculationConfig)["method"])) == words
     assert set(get_args(get_args(get_type_hints(SpeculationFields)["method"])[0])) == words
+    assert DEEPEST == depth.DEEPEST
 
 
 @pytest.mark.parametrize("path", dict(ROUTES))
