@@ -11,7 +11,7 @@ from pomona.cli.bench.counters import DecodeCounters, read_decode
 from pomona.cli.bench.options import words
 from pomona.cli.bench.report import speculation_table
 from pomona.cli.bench.speculations import DraftRun, SpeculationLine, SpeculationPlan, Way, conclude, run_of
-from pomona.cli.bench.tasks import COPY, TEMPERATURE, Task, bodies, copy_prompts
+from pomona.cli.bench.tasks import COPY, TEMPERATURE, Task, bodies, copies
 from tests.cli.bench.test_comparison import ENVIRONMENT
 
 PLAN = SpeculationPlan(
@@ -149,7 +149,7 @@ def test_tasks_ask_the_same_again_for_the_same_seed_only() -> None:
     for task in Task:
         first, again, other = (bodies(task, 3, seed, 20, 8) for seed in ("a", "a", "b"))
         assert first == again
-        prompts = [body["messages"][0]["content"] for body in first + other]  # type: ignore[index]
+        prompts = [body["messages"][-1]["content"] for body in first + other]  # type: ignore[index]
         assert len(set(prompts)) == 6
         assert all(prompt.startswith(COPY) is task.copies for prompt in prompts)
         assert {body["temperature"] for body in first} == {TEMPERATURE if task.sampled else 0.0}
@@ -158,12 +158,14 @@ def test_tasks_ask_the_same_again_for_the_same_seed_only() -> None:
 
 
 def test_lists_to_copy_have_words_enough_and_name_nothing_twice() -> None:
-    for prompt in islice(copy_prompts("s", 42), 20):
-        lines = prompt.removeprefix(COPY).splitlines()
+    for asked, example, wanted in islice(copies("s", 42), 20):
+        assert asked["content"] == COPY + example["content"]
+        lines = wanted["content"].removeprefix(COPY).splitlines()
         assert [line.split()[0] for line in lines] == [f"{number}." for number in range(1, 10)]
         assert {len(line.split()) for line in lines} == {5}
         assert len({line.split()[2] for line in lines}) == 9
-    assert len(next(copy_prompts("s", 500)).split()) > 500
+    (*_, long) = next(copies("s", 500))
+    assert len(long["content"].removeprefix(COPY).split()) == 500
 
 
 METRICS = """# TYPE pomona_worker_decode_steps counter

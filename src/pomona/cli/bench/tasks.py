@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice, repeat
 
-from pomona.cli.bench.load import streamed
+from pomona.cli.bench.load import Message, streamed
 from pomona.cli.bench.prompts import WORDS, unique_prompts
 
 TEMPERATURE = 0.8
@@ -13,6 +13,7 @@ TEMPERATURE = 0.8
 QUALITIES = "ancient broken frozen golden heavy hollow narrow purple quiet rusty silver simple velvet wooden yellow"
 LINE_WORDS = 5
 """Of one line of a list."""
+EXAMPLE_LINES = 3
 COPY = "Repeat this list exactly:\n\n"
 
 Body = dict[str, object]
@@ -39,28 +40,38 @@ class Task(StrEnum):
 def bodies(task: Task, width: int, seed: str, words: int, max_tokens: int) -> list[Body]:
     """`width` requests with prompts of about `words` words; a sampled one has a seed, so that it can be repeated."""
     draw = random.Random(f"{seed} seeds")
-    prompts = copy_prompts(seed, words) if task.copies else unique_prompts(seed, repeat(words))
     made = []
-    for prompt in islice(prompts, width):
-        temperature = TEMPERATURE if task.sampled else 0.0
-        body: Body = streamed([{"role": "user", "content": prompt}], max_tokens, temperature)
+    for messages in islice(copies(seed, words) if task.copies else stories(seed, words), width):
+        body: Body = streamed(messages, max_tokens, TEMPERATURE if task.sampled else 0.0)
         if task.sampled:
             body["seed"] = draw.getrandbits(32)
         made.append(body)
     return made
 
 
-def copy_prompts(seed: str, words: int) -> Iterator[str]:
-    """Lists of at least `words` words, each to be repeated; no two are alike.
+def stories(seed: str, words: int) -> Iterator[list[Message]]:
+    return ([_said("user", prompt)] for prompt in unique_prompts(seed, repeat(words)))
 
-    A list, since a small model tells a text again in words of its own, and it is the copy that is asked for.
+
+def copies(seed: str, words: int) -> Iterator[list[Message]]:
+    """A list of at least `words` words is to be repeated, as another one was before; no two lists are alike.
+
+    Lists, and an example, since a small model tells a text again in words of its own: it is the copy that is wanted.
     """
     draw = random.Random(seed)
     while True:
-        nouns: list[str] = []
-        lines: list[str] = []
-        while len(lines) * LINE_WORDS < words:
-            nouns = nouns or draw.sample(WORDS, len(WORDS))
-            thing = f"{draw.choice(QUALITIES.split())} {nouns.pop()}"
-            lines.append(f"{len(lines) + 1}. {thing}, {draw.randint(2, 99)} coins")
-        yield COPY + "\n".join(lines)
+        example, wanted = _list(draw, EXAMPLE_LINES), _list(draw, -(-words // LINE_WORDS))
+        yield [_said("user", COPY + example), _said("assistant", example), _said("user", COPY + wanted)]
+
+
+def _list(draw: random.Random, lines: int) -> str:
+    nouns: list[str] = []
+    made = []
+    for number in range(1, lines + 1):
+        nouns = nouns or draw.sample(WORDS, len(WORDS))
+        made.append(f"{number}. {draw.choice(QUALITIES.split())} {nouns.pop()}, {draw.randint(2, 99)} coins")
+    return "\n".join(made)
+
+
+def _said(role: str, text: str) -> Message:
+    return {"role": role, "content": text}
