@@ -16,6 +16,7 @@ from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore
 from pomona.workers.row import Row, merged
 from pomona.workers.sampling.draw import draw
+from pomona.workers.speculation.calibration import calibrate
 from pomona.workers.speculation.proposal import Proposer
 from pomona.workers.speculation.speculator import Drafts, Speculator
 from pomona.workers.vocabulary import Vocabulary
@@ -68,6 +69,8 @@ class Engine:
         self.meter = Meter()
         self._batch = Batch(model)
         self._prefills: list[Prefill] = []
+        self._unproven: dict[RequestId, Prefill] = {}
+        """What was computed for the prompts of rows that have not drawn yet."""
         self._waiting: list[Row] = []
         self._drawn: Drawn | None = None
         self._speculator = Speculator(proposers)
@@ -126,6 +129,10 @@ class Engine:
     def forget_costs(self) -> None:
         """Measure the cost of prefill anew."""
         self.meter.prefill_cost = PrefillCost()
+
+    def calibrate(self) -> None:
+        """Measure what verifying drafts costs."""
+        calibrate(self._model, self._vocabulary, self._speculator)
 
     def settle(self) -> None:
         """After the warm-up: count anew and forget its prompts; the measured costs stay."""
@@ -293,6 +300,7 @@ class Engine:
     def _commit_one(self, row: Row, each: Draw, drawn: Drawn) -> TokenEvent:
         """What goes wrong in one row ends that row; its neighbours have no part in it."""
         position = len(row.committed)
+        self._prove(row, finite=each.finite)
         if not each.finite:
             fault = drawn.draws.fault(each.place)
             log.error("non-finite logits: request=%s position=%d: %s", row.request.id, position, fault)
@@ -304,13 +312,22 @@ class Engine:
             del row.committed[position:]
             return row.end("error", f"output token {position} could not be turned into text: {error}")
 
+    def _prove(self, row: Row, *, finite: bool) -> None:
+        """A row's first logits tell whether what was computed for its prompt is to be kept."""
+        prefill = self._unproven.pop(row.request.id, None)
+        if prefill is not None:
+            prefill.prove(finite=finite)
+
     def _retire(self, rows: Sequence[Row], drawn: Drawn | None = None) -> None:
         """Take rows out of the batch and store what they hold.
 
         `drawn` is what they drew and did not commit: what it tells of their logits counts as well.
         """
+        sound = [row for row in rows if drawn is None or drawn.finite(row)]
+        for row in rows:
+            self._prove(row, finite=row in sound)
         left, _ = self._take_out(rows)
-        self._keep([each for each in left if drawn is None or drawn.finite(each.row)])
+        self._keep([each for each in left if each.row in sound])
 
     def _take_out(self, rows: Sequence[Row]) -> tuple[list[Left], list[int]]:
         """Rows leave the batch; their KV is on its way into copies. Also where each row that stays was before."""
@@ -373,13 +390,17 @@ class Engine:
         return [row.end("error", f"prefill failed: {error}") for row in prefill.rows]
 
     def _finish_prefill(self, prefill: Prefill) -> list[TokenEvent]:
-        prefill.store()
+        prefill.finish()
         events = []
         for row in list(prefill.rows):
             if row.remaining <= 0:
                 events.append(row.end("length"))
             else:
                 self._batch.join(row, prefill.caches)
+                self._unproven[row.request.id] = prefill
+        if len(events) == len(prefill.rows):
+            prefill.prove(finite=True)
+        prefill.caches = []  # a second holder would make the rows' first write a copy
         self._prefills.remove(prefill)
         self._speculator.look(self._batch)  # all tokens are committed: they come before a chunk
         return events

@@ -135,6 +135,16 @@ def holds(cache: Any, tokens: int) -> bool:
             return bool(cache.offset >= tokens)
 
 
+def finite(caches: Sequence[Any], start: int, stop: int) -> bool:
+    """False if what was computed for tokens `start` to `stop` is no number somewhere; waits for it.
+
+    The last layer tells: it is fed by all others, and so are the tokens behind.
+    """
+    *_, last = leaves(caches)
+    arrays = state(last) if is_state(last) else slices(last, start, stop)
+    return all(mx.isfinite(array).all().item() for array in arrays if mx.issubdtype(array.dtype, mx.floating))
+
+
 def slices(cache: Any, start: int, stop: int) -> list[mx.array]:
     """What a layer of slices holds for tokens `start` to `stop`, in the order of its layout; views."""
     return [array[..., start:stop, :] for _, array in _named(cache)]

@@ -10,11 +10,14 @@ from pomona.workers.mark import Mark
 from pomona.workers.prefix import PrefixStore
 from pomona.workers.row import Row
 from pomona.workers.slots import SlotCache, SlotLengths
+from pomona.workers.writeback import Pending
 
 SHARED_REACH = 1024
 """Tokens up to which a prompt is computed together with others; beyond it, copying its KV costs more than it saves."""
 WORTH_WAITING = 32
 """Tokens of a common beginning for which a prompt waits until another has computed them."""
+NEVER = 1 << 62
+"""As the tokens of a row that are stored: nothing of it is ever to be."""
 WORTH_MARKING = 32
 """Tokens behind the last stored state from which on a fork gets a forward that ends there, to be marked."""
 
@@ -35,6 +38,9 @@ class Prefill:
         self.done = 0
         self._stored = 0  # tokens whose whole blocks are handed to the disk
         self._marks: list[Mark] = []
+        self._sound = True
+        """Nothing that was computed is known to be no number."""
+        self._aside: list[Pending] = []
         self._fork = 0
 
     @property
@@ -95,19 +101,46 @@ class Prefill:
         return self._tokens[self.done : self.done + count]
 
     def advance(self, count: int) -> None:
-        """The next tokens are computed: hand whole blocks to the disk, so that whatever ends this keeps them."""
-        self.done += count
-        held = self._tokens[: self.done]
-        self._stored = self._prefixes.store(held, self._salt, self.caches, self._stored, last=False)
+        """The next tokens are computed: hand whole blocks to the disk, so that whatever ends this keeps them.
+
+        The last of them wait for `finish`.
+        """
+        before, self.done = self.done, self.done + count
+        self._sound = self._sound and self._prefixes.sound(self.caches, before, self.done)
+        if not self._sound:
+            return
+        if self.left:
+            held = self._tokens[: self.done]
+            self._stored = self._prefixes.store(held, self._salt, self.caches, self._stored, last=False)
         self._marks = self._prefixes.marked(self._marks, self.caches, self.done, self._fork)
 
     def store(self) -> None:
-        """Remember what was computed, also what a cancelled request leaves; it is not written any more."""
+        """Keep what was computed for good, also what a cancelled request leaves; it is not written any more."""
+        self.finish()
+        self.prove(finite=True)
+
+    def finish(self) -> None:
+        """Remember what was computed, and copy its last blocks for the disk: `prove` is to say what becomes of them.
+
+        The caches may be written from now on.
+        """
+        if not self._sound:
+            for row in self.rows:
+                row.stored = NEVER
+            return
         held = self._tokens[: self.done]
-        self._stored = self._prefixes.store(held, self._salt, self.caches, self._stored)
+        self._stored = self._prefixes.store(held, self._salt, self.caches, self._stored, aside=self._aside)
         self._prefixes.remember(held, self._salt, self.caches, self._marks)
         for row in self.rows:
             row.stored = self._stored
+
+    def prove(self, *, finite: bool) -> None:
+        """The logits behind the prompt are `finite` or not: then what `finish` has kept stays or goes."""
+        if finite:
+            self._prefixes.put(self._aside)
+        elif self._sound:
+            self._prefixes.take_back(self._tokens, self._salt, self.restored)
+        self._aside = []
 
 
 class Part(NamedTuple):

@@ -178,6 +178,12 @@ class PrefixStore:
         self._recent.clear()
         self._counts.reset()
 
+    def sound(self, caches: Sequence[Any], start: int, stop: int) -> bool:
+        """False if a forward left something in `caches` for tokens `start` to `stop` that must not be kept."""
+        if start == stop or not (self.keeps_recent or self._writer is not None) or not supports(caches):
+            return True
+        return layers.finite(caches, start, stop)
+
     def _read(
         self, client: CacheClient, lease: Lease, chained: Sequence[BlockKey]
     ) -> tuple[list[memoryview], memoryview]:
@@ -229,12 +235,21 @@ class PrefixStore:
             return range(0)
         return new
 
-    def store(self, tokens: Sequence[int], salt: str, caches: list[Any], start: int, last: bool = True) -> int:
+    def store(
+        self,
+        tokens: Sequence[int],
+        salt: str,
+        caches: list[Any],
+        start: int,
+        last: bool = True,
+        aside: list[Pending] | None = None,
+    ) -> int:
         """Queue the whole blocks of `tokens` that `caches` hold, from the block of token `start` on.
 
         With layers of state, which stand at the end of `tokens`, that is the block that ends there, or none. Blocks
         that are stored already are passed over. What the queue cannot take is dropped and counted, unless it is not
-        the `last` time that it is handed over. The caches may change as soon as this returns.
+        the `last` time that it is handed over. The caches may change as soon as this returns. Where there is an
+        `aside`, blocks go there, for `put`, and not into the queue.
 
         Returns what `start` is to be for the tokens that follow.
         """
@@ -249,8 +264,14 @@ class PrefixStore:
         chained = self.keys_of(tokens[:held], salt)
         for block in new:
             parent, key = chained[block], chained[block + 1]
-            if self._writer.wants(key) and not self._queue(self._writer, parent, key, caches, block):
-                break
+            if self._writer.wants(key):
+                pending = self._take(self._writer, parent, key, caches, block, aside or ())
+                if pending is None:
+                    break
+                if aside is None:
+                    self._writer.put(pending)
+                else:
+                    aside.append(pending)
             start = (block + 1) * size
         else:
             if new:
@@ -262,20 +283,37 @@ class PrefixStore:
             self._writer.drop(sum(self._writer.wants(key) for key in chained[start // size + 1 :]))
         return start
 
-    def _queue(self, writer: BlockWriter, parent: BlockKey, key: BlockKey, caches: list[Any], block: int) -> bool:
-        """Copy one block for the writer; False if it cannot be had or there is no room."""
+    def put(self, blocks: Sequence[Pending]) -> None:
+        """Queue blocks that `store` has put aside."""
+        for pending in blocks:
+            if self._writer is not None and self._writer.wants(pending.key):
+                self._writer.put(pending)
+
+    def take_back(self, tokens: Sequence[int], salt: str, beyond: int) -> None:
+        """What `remember` was told of `tokens` is of no use behind the first `beyond`."""
+        self._recent.take_back(tokens, salt, beyond)
+
+    def _take(
+        self,
+        writer: BlockWriter,
+        parent: BlockKey,
+        key: BlockKey,
+        caches: list[Any],
+        block: int,
+        aside: Sequence[Pending],
+    ) -> Pending | None:
+        """Copy one block for the writer; None if it cannot be had or there is no room beside those put aside."""
         start = block * self._form.tokens
-        if not writer.has_room(start + self._form.tokens):
-            return False
+        if not writer.has_room(start + self._form.tokens, sum(len(other.payload) for other in aside)):
+            return None
         begin = now()
         try:
             payload = blocks.extract(caches, start, self._form)
         except BlockError as error:
             log.warning("blocks-not-stored reason=%r", str(error))
-            return False
-        writer.put(Pending(key, parent, payload, start + self._form.tokens))
+            return None
         self._counts.stored(now() - begin)
-        return True
+        return Pending(key, parent, payload, start + self._form.tokens)
 
     def close(self, deadline_s: float) -> None:
         """Write what is queued for at most `deadline_s` seconds, drop the rest, and close the client."""

@@ -212,6 +212,13 @@ class RecentPrefixes:
         self._bytes += second.nbytes
         self._touch(path[:-1])
 
+    def take_back(self, tokens: Sequence[int], salt: str, beyond: int) -> None:
+        """Forget what was remembered of `tokens` behind the first `beyond`, as far as nothing else goes on from it."""
+        path, _ = self._walk(np.array(tokens, dtype=np.int64), salt)
+        for node in reversed(path):
+            if node.stop > beyond and node in self._order and not node.children:
+                self._drop(node)
+
     def _drop(self, leaf: Node) -> None:
         """Forget a block with none behind it, and those before it from which nothing can be restored any more."""
         while True:

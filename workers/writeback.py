@@ -56,11 +56,14 @@ class BlockWriter:
         with self._changed:
             return key not in self._known and key not in self._waiting
 
-    def has_room(self, end: int) -> bool:
-        """True if one more block, which ends at token `end`, would be queued and has a chance to be stored."""
+    def has_room(self, end: int, aside: int = 0) -> bool:
+        """True if one more block, which ends at token `end`, would be queued and has a chance to be stored.
+
+        `aside` is the bytes of others that are about to be queued.
+        """
         with self._changed:
             open_now = not self._closed and time.monotonic() >= self._paused_until
-            return open_now and self._bytes + self._form.payload_bytes(end) <= self._max_bytes
+            return open_now and self._bytes + aside + self._form.payload_bytes(end) <= self._max_bytes
 
     def put(self, pending: Pending) -> None:
         with self._changed:

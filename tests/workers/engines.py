@@ -7,6 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import mlx.core as mx
+
 from pomona.cache.layout import KVLayout
 from pomona.cache.messages import BlockKey
 from pomona.runtime.wire import replace
@@ -39,6 +41,14 @@ def tiny(family: str = "llama") -> Loaded:
     with TemporaryDirectory() as folder:
         model, tokenizer = load(build_tiny_model(Path(folder) / family, family, window=WINDOW))
     return Loaded(model, Vocabulary(tokenizer), frozenset(tokenizer.eos_token_ids))
+
+
+def with_a_hole(token: int) -> Loaded:
+    """The tiny llama, for which `token` is no number: what it and all behind it leave in the caches is none either."""
+    loaded = tiny.__wrapped__()
+    embedding = loaded.model.model.embed_tokens
+    embedding.weight[token] = mx.nan
+    return loaded
 
 
 def in_memory(ram_bytes: int) -> PrefixStore:

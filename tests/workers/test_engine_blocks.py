@@ -14,8 +14,9 @@ from pomona.runtime.wire import replace
 from pomona.workers.engine import Engine
 from pomona.workers.messages import RequestId, Usage
 from pomona.workers.prefix import PrefixStore, layout_of
+from pomona.workers.recent import RecentPrefixes
 from tests.cache.house import DEADLINE_S, CacheHouse, until
-from tests.workers.engines import ask, make_engine, run, solo, steps, tiny, words
+from tests.workers.engines import ask, make_engine, run, solo, steps, tiny, with_a_hole, words
 from tests.workers.faulty_models import PoisonedAt
 
 BLOCK = 16
@@ -29,13 +30,14 @@ def house(tmp_path: Path) -> Iterator[CacheHouse]:
 
 
 @contextmanager
-def engine_of(house: CacheHouse, name: str = "worker:m", model: Any = None) -> Iterator[Engine]:
+def engine_of(house: CacheHouse, name: str = "worker:m", model: Any = None, ram_bytes: int = 0) -> Iterator[Engine]:
     """An engine whose blocks go to the house, under a worker's name of its own."""
     caches = make_prompt_cache(tiny().model)
     tiny().model(mx.array([[1]]), cache=caches)
     layout = layout_of(caches)
     client = CacheClient(house.config.cache_endpoint, Peer(name, 1), timeout_s=DEADLINE_S)
-    store = PrefixStore(client, Fingerprint("w", "t", layout, BLOCK).root, layout, BLOCK)
+    recent = RecentPrefixes(ram_bytes)
+    store = PrefixStore(client, Fingerprint("w", "t", layout, BLOCK).root, layout, BLOCK, recent)
     store.on_roster(house.roster())
     try:
         yield make_engine(tiny(), model=model, prefixes=store)
@@ -151,3 +153,65 @@ def test_a_cancelled_row_whose_next_logits_are_not_finite_is_not_stored(house: C
             if count == 13:
                 engine.cancel(RequestId("a"))
     stored(engine, 1)
+
+
+LONG = words(9, 100)
+HOLE = next(token for token in range(3, 320) if token not in LONG)
+"""A token that is not in it."""
+
+
+@pytest.mark.parametrize("ram_bytes", [0, 1 << 30])
+@pytest.mark.parametrize("max_tokens", [1, 2, 8])
+def test_nothing_is_kept_of_a_prompt_whose_first_logits_are_not_finite(
+    house: CacheHouse, ram_bytes: int, max_tokens: int
+) -> None:
+    """It is computed in one chunk."""
+    short = PROMPT[: BLOCK + 1]
+    model = PoisonedAt(tiny().model, BLOCK)
+    with engine_of(house, model=model, ram_bytes=ram_bytes) as engine:
+        twins = [ask(name, short, max_tokens=max_tokens) for name in "ab"]
+        outcomes = run(engine, [*twins, ask("fine", words(5, 6))])
+        reasons = {name: outcome.finish and outcome.finish.reason for name, outcome in outcomes.items()}
+        assert reasons == {"a": "error", "b": "error", "fine": "length"}, outcomes
+        model.place = -1
+        again = run(engine, [ask("again", short)])["again"]
+        assert again == solo(tiny(), ask("again", short))
+        assert again.finish is not None
+        assert again.finish.usage.cached_tokens == 0
+
+
+@pytest.mark.parametrize("end", ["error", "read", "cancelled"])
+@pytest.mark.parametrize("ram_bytes", [0, 1 << 30])
+def test_of_a_prompt_in_which_a_layer_gives_no_number_what_came_before_is_kept(
+    house: CacheHouse, end: str, ram_bytes: int
+) -> None:
+    """One chunk is 16 tokens."""
+    loaded = with_a_hole(HOLE)
+    prompt = (*LONG[:40], HOLE, *LONG[40:])
+    with engine_of(house, model=loaded.model, ram_bytes=ram_bytes) as engine:
+        engine.assign(ask("a", prompt, max_tokens=0 if end == "read" else 8))
+        reason = None
+        for events in steps(engine):
+            reason = next((event.finish.reason for event in events if event.finish is not None), reason)
+            if end == "cancelled" and engine.progress().get(RequestId("a"), 0) >= 80:
+                engine.cancel(RequestId("a"))
+        assert reason == {"error": "error", "read": "length", "cancelled": None}[end]
+        stored(engine, 2)
+        again = run(engine, [ask("b", LONG)])["b"]
+        assert again == solo(tiny(), ask("b", LONG))
+        assert again.finish is not None
+        assert again.finish.usage.cached_tokens == 2 * BLOCK
+
+
+def test_a_prompt_whose_row_ends_before_it_draws_is_kept(house: CacheHouse) -> None:
+    with engine_of(house) as engine:
+        engine.assign(ask("a", PROMPT))
+        while not engine.stats().running:
+            engine.step()
+        engine.cancel(RequestId("a"))
+        stored(engine, 1)
+        engine.assign(ask("b", words(8, 20)))
+        while not engine.stats().running:
+            engine.step()
+        engine.clear()
+        stored(engine, 2)
