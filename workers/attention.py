@@ -9,7 +9,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from pomona.workers.models import cpu
 from pomona.workers.models.substitute import substitute
-from pomona.workers.slots import SlotCache, SlotLengths
+from pomona.workers.slots import NotApart, SlotCache, SlotLengths
 
 
 def grouped_attention(
@@ -40,10 +40,6 @@ def grouped_attention(
             ]
             return mx.concatenate(parts)
     return _attend(queries, keys, values, cache, scale, mask, sinks)
-
-
-class NotApart(Exception):
-    """A model does with keys what cannot be done where rows stand apart."""
 
 
 def _is_whole(cache: SlotCache, keys: mx.array) -> bool:

@@ -148,7 +148,7 @@ class RowCaches:
         """
         self._refuse_unsettled()
         if any(len(tokens) > MOST_UNREAD for tokens in self._unread):
-            self._read()
+            self.read()
         fed = [[*unread, *feed] for unread, feed in zip(self._unread, feeds, strict=True)]
         counts = [len(tokens) for tokens in fed]
         width = max(counts)
@@ -191,6 +191,15 @@ class RowCaches:
         self._fed = None
         self.shared.unsettled = max(map(len, self._unread))
 
+    def read(self) -> None:
+        """Feed what is unread, if anything is, and nothing else."""
+        counts = [len(tokens) for tokens in self._unread]
+        if not any(counts):
+            return
+        # For a single token of each row, models compute state without a look at which rows take it.
+        self._run(_padded(self._unread, max(2, *counts)), counts)
+        self._advance(counts)
+
     def peek(self, part: FirstLayers, tokens: mx.array, step: int) -> mx.array:
         """Feed int32 [rows] to the first layers alone, `step` tokens ahead; logits [rows, vocabulary]."""
         self._refuse_unsettled()
@@ -205,13 +214,6 @@ class RowCaches:
         self.shared.begin(fed=counts if padded else None)
         logits: mx.array = self._model(tokens, cache=[form.as_cache for form in self.forms])
         return logits
-
-    def _read(self) -> None:
-        """Feed what is unread, and nothing else."""
-        counts = [len(tokens) for tokens in self._unread]
-        # For a single token of each row, models compute state without a look at which rows take it.
-        self._run(_padded(self._unread, max(2, *counts)), counts)
-        self._advance(counts)
 
     def _advance(self, counts: Sequence[int]) -> None:
         """So many tokens, those that were unread among them, are part of each row now."""

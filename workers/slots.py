@@ -147,6 +147,10 @@ class SlotLengths:
         return found
 
 
+class NotApart(Exception):
+    """A model does with keys what cannot be done where rows stand apart."""
+
+
 class SlotCache(SlotBuffers):
     """One layer's KV for all rows; mlx-lm's cache interface over [slots, heads, capacity, head_dim] buffers."""
 
@@ -209,6 +213,17 @@ class SlotCache(SlotBuffers):
         level = min(starts)
         self.put(keys, values, level if level == max(starts) else self.shared.positions(tokens, slots))
         return self.view(slice(rows), reach)
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What `update_and_fetch` returned in this forward, for layers that share this one's KV.
+
+        Raises `NotApart` where rows stand apart, and ValueError if nothing was written.
+        """
+        if self.shared.apart:
+            raise NotApart
+        if self.fetched is None:
+            raise ValueError("KV is asked for before any was written")
+        return self.fetched, self.view(slice(self.shared.in_slots), self.fetched.shape[2])[1]
 
     def part(self, group: Group) -> tuple[mx.array, mx.array]:
         """What a group looks at: [rows, heads, reach, head_dim]. Raises ValueError if nothing was written."""

@@ -65,7 +65,7 @@ class Rounds:
         return [self.source.randrange(320) for _ in range(self.source.choice((0, 0, 1, 2, 2, 3, 6)))]
 
 
-FAMILIES = (*SETTINGS, "attention first", "sinks")
+FAMILIES = (*SETTINGS, "attention first", "sinks", "shared", "sparse")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

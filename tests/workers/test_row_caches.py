@@ -59,7 +59,7 @@ def test_unread_tokens_are_fed_in_front_of_the_next_ones() -> None:
     assert rows.forward(mx.array([14, 23, 33])).shape[0] == 3
     assert model.forwards.pop() == [[14, 0], [21, 23], [33, 0]]
     assert rows.columns == [0, 1, 0]
-    assert rows.shared.lengths == [9, 12, 6]
+    assert (rows.shared.lengths, rows.shared.unsettled) == ([9, 12, 6], 0)
     rows.forward(mx.array([15, 24, 34]))
     assert model.forwards.pop() == [[15], [24], [34]]
 
@@ -80,6 +80,31 @@ def test_many_unread_tokens_get_a_forward_of_their_own() -> None:
     assert rows.columns == [0, 0]
     rows.settle([1, 1])
     assert rows.shared.lengths == [5 + MOST_UNREAD + 2, 10]
+
+
+def test_rows_that_have_nothing_unread_wait_for_the_others() -> None:
+    """In no forward of a single token, which tells models nothing of padding."""
+    model = Counted(model_of("hybrid"))
+    rows = rows_of(model, 5, 7)
+    rows.verify([[1, 2], [3]])
+    rows.settle([1, 1])
+    model.forwards.clear()
+    rows.read()
+    assert model.forwards == [[[1, 0], [0, 0]]]
+    assert rows.shared.lengths == [6, 8]
+    rows.read()
+    assert len(model.forwards) == 1
+
+
+def test_what_rows_fed_moves_with_them() -> None:
+    rows = rows_of(model_of("hybrid"), 5, 6, 7)
+    rows.verify([[1], [2, 3], [4, 5, 6]])
+    rows.keep([2, 1])
+    rows.settle([3, 1])
+    assert rows.shared.lengths == [10, 6]
+    rows.keep([1, 0])
+    assert rows.forward(mx.array([9, 8])).shape[0] == 2
+    assert (rows.columns, rows.shared.lengths) == ([1, 0], [8, 11])
 
 
 def test_plain_rows_never_feed_a_token_twice() -> None:
@@ -238,9 +263,10 @@ class Careless:
 @pytest.mark.parametrize(
     ("family", "wrong", "reason"),
     [
-        ("state without lengths", "", "the model computes something else behind"),
-        ("recurrent", "lengths", "the model computes something else behind a refused draft: its logits differ by"),
-        ("hybrid", "lengths", "the model computes something else behind a refused draft: its logits differ by"),
+        ("state without lengths", "", "the model computes something else behind refused drafts: its logits differ by"),
+        ("padding in its state", "", "the model computes something else behind refused drafts: its logits differ by"),
+        ("recurrent", "lengths", "the model computes something else behind refused drafts: its logits differ by"),
+        ("hybrid", "lengths", "the model computes something else behind refused drafts: its logits differ by"),
         ("plain", "columns", "the model computes something else behind padding: its logits differ by"),
         ("plain", "nan", "the model computes something else behind padding: its logits differ by nan%"),
         ("plain", "shape", "a forward that verifies drafts fails: IndexError: too many rows"),

@@ -11,7 +11,7 @@ from pomona.workers.attention import grouped_attention, lets_rows_stand_apart
 from pomona.workers.batch import Batch
 from pomona.workers.row_buffers import RowBuffers
 from pomona.workers.slot_buffers import STEP
-from pomona.workers.slots import SlotCache
+from pomona.workers.slots import SlotCache, SlotLengths
 from tests.workers.engines import tiny
 from tests.workers.rows_bench import CLOSE, Bench
 
@@ -166,14 +166,32 @@ def test_a_model_with_attention_of_its_own_keeps_all_rows_in_slots() -> None:
     assert not lets_rows_stand_apart(OwnAttention(model))
 
 
+def test_a_model_whose_layers_share_kv_keeps_all_rows_in_slots() -> None:
+    model = OwnAttention(tiny("llama").model, share=True)
+    assert not lets_rows_stand_apart(model)
+    shared = SlotLengths()
+    shared.lengths = [2, 0]
+    shared.begin()
+    cache = SlotCache(shared)
+    with pytest.raises(ValueError, match="before any was written"):
+        cache.keys_and_values()
+    keys, values = cache.update_and_fetch(mx.ones((2, 2, 1, 4)), 2 * mx.ones((2, 2, 1, 4)))
+    again, other = cache.keys_and_values()
+    assert again is keys
+    assert mx.array_equal(other, values).item()
+
+
 class OwnAttention(nn.Module):
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, share: bool = False) -> None:
         super().__init__()
         self.layers = model.layers
+        self.share = share
 
     def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
         new = mx.ones((tokens.shape[0], 2, tokens.shape[1], 4))
         for each in cache:
             keys, _ = each.update_and_fetch(new, new)
+            if self.share:
+                keys, _ = each.keys_and_values()
             new = new + keys.sum(axis=2, keepdims=True)
         return new

@@ -31,6 +31,7 @@ class RingCache(SlotBuffers):
         super().__init__(self._ring)
         self.shared = shared
         self.window = window
+        self._fetched = slice(0), 0
 
     @property
     def as_cache(self) -> "RingCache":
@@ -74,7 +75,12 @@ class RingCache(SlotBuffers):
             self.put(keys, values, level % self._ring)
         else:
             self.put(keys, values, self.shared.positions(tokens, slots, self._ring))
-        return self.view(slice(rows), places)
+        self._fetched = slice(rows), places
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What `update_and_fetch` returned in this forward, for layers that share this one's KV."""
+        return self.view(*self._fetched)
 
     def join(self, single: RotatingKVCache) -> None:
         if single.keys is None or single.values is None:

@@ -101,6 +101,14 @@ def test_rows_of_one_length_pass_the_end_of_the_ring_together() -> None:
         rows.check(3, 1)
 
 
+@pytest.mark.parametrize("length", range(WINDOW - 2, WINDOW + 3))
+def test_a_window_that_has_just_filled_lets_the_first_token_go(length: int) -> None:
+    rows = Rows()
+    rows.join(length)
+    for _ in range(3):
+        rows.check(1, 1)
+
+
 @pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, RING - 2, RING, 3 * RING + 5])
 def test_a_row_taken_out_is_what_it_would_be_alone(length: int) -> None:
     rows = Rows()
