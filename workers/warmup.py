@@ -35,6 +35,7 @@ def warm_up(engine: Engine, vocabulary_size: int, progress: Callable[[str], None
     for index, size in enumerate(SIZES):
         engine.assign(_request(index, size, vocabulary_size, LAWS[0], max_tokens=0))
         _finish(engine)
+    engine.calibrate()
     engine.settle()
 
 

@@ -116,6 +116,13 @@ class DepthPolicy:
             self._saved -= self._probe.cost
             self._probe = None
 
+    def calibrated(self, rows: int, width: int, seconds: float) -> None:
+        """A forward that served nobody took `seconds`: what is known of costs before the first request."""
+        self._cost.observe(rows, width, seconds)
+        plain = self._cost.seconds(rows, 1)
+        self._ledger.passed(0.0, plain)
+        self._worth = plain / rows
+
     def proposed(self, method: Method, drafts: int, seconds: float) -> None:
         """One call for proposals took `seconds`; the longest that it gave has `drafts` tokens."""
         self._drafting.proposed(method, drafts, seconds)

@@ -1,5 +1,6 @@
 """The drafts of one worker: who proposes, how many are worth it, and what became of them."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from pomona.workers.sampling.law import Drafted, RowLaw
 from pomona.workers.speculation.depth import DEEPEST, DepthPolicy, Outlook
 from pomona.workers.speculation.ngram import NgramProposer
 from pomona.workers.speculation.proposal import Ask, Listener, Proposal, Proposer
+
+SMOOTHED = 4
+"""Plain steps in a row whose times are told as their mean."""
 
 
 class Drafts(NamedTuple):
@@ -49,6 +53,7 @@ class Speculator:
         self._proposers = {proposer.method: proposer for proposer in proposers}
         self._listeners = [proposer for proposer in proposers if isinstance(proposer, Listener)]
         self._policy = DepthPolicy()
+        self._plain: deque[tuple[int, float]] = deque(maxlen=SMOOTHED)
         self._figures: dict[Method, MethodFigures] = {}
         self._asked: dict[RequestId, Method] = {}
         self.due = False
@@ -56,7 +61,7 @@ class Speculator:
 
     def methods(self, batch: Batch) -> tuple[Method, ...]:
         """How the rows of a batch may draft; none where its model cannot verify drafts."""
-        return () if batch.max_drafts == 0 else tuple(self._proposers)
+        return tuple(self._proposers) if self._proposers and batch.max_drafts != 0 else ()
 
     def launched(self, batch: Batch, drafts: Sequence[Sequence[int]] | None) -> None:
         """The batch has just launched a forward, with these drafts or without any."""
@@ -129,9 +134,29 @@ class Speculator:
                 )
         return options
 
+    def forget_costs(self) -> None:
+        """Measure anew what everything takes, and what is accepted."""
+        self._policy = DepthPolicy()
+        self._plain.clear()
+
+    def calibrated(self, rows: int, width: int, seconds: float) -> None:
+        """A forward that served nobody took so long."""
+        self._policy.calibrated(rows, width, seconds)
+
     def ran(self, rows: int, width: int, seconds: float) -> None:
-        """A decode step of `rows` rows with `width` tokens each took so long."""
-        self._policy.verified(rows, width, seconds)
+        """A decode step of `rows` rows with `width` tokens each took so long.
+
+        Of plain steps, which overlap with the host's work, the mean of the last ones is told: a token that is read
+        late makes its own step longer and the next one shorter.
+        """
+        if width > 1:
+            self._plain.clear()
+            self._policy.verified(rows, width, seconds)
+            return
+        if self._plain and self._plain[-1][0] != rows:
+            self._plain.clear()
+        self._plain.append((rows, seconds))
+        self._policy.verified(rows, 1, sum(each for _, each in self._plain) / len(self._plain))
 
     def tested(self, row: Row, drafted: int, accepted: int) -> None:
         """Of the row's drafts of the last step `drafted` count, and the first `accepted` of them were accepted."""
