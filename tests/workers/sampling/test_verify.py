@@ -17,7 +17,7 @@ from pomona.workers.sampling.draw import draw
 from pomona.workers.sampling.invert import sample
 from pomona.workers.sampling.law import Drafted, RowLaw
 from pomona.workers.sampling.reference import Vector
-from pomona.workers.sampling.verify import acceptances, residuals
+from pomona.workers.sampling.verify import acceptances, residuals, verify
 from pomona.workers.speculation import exact
 from tests.workers.sampling.cases import ROUNDING, VOCABULARY, Case, assert_distributed, fields, margin
 
@@ -169,6 +169,18 @@ def test_a_draft_as_probable_as_its_law_says_is_always_kept() -> None:
 def test_an_impossible_draft_is_never_kept_even_by_the_lowest_coin() -> None:
     lowest = min(range(5000), key=lambda seed: uniform(seed, 0, Purpose.COIN))
     assert verified([0.0, -math.inf], [0.0, 1.0], 1, [lowest, *range(200)]) == [0] * 201
+
+
+def test_a_coin_that_equals_the_acceptance_does_not_keep_the_draft() -> None:
+    """Coins have 24 bits, so that float32 holds each of them and an acceptance that is the same."""
+    for seed in range(20):
+        coin = math.floor(uniform(seed, 0, Purpose.COIN) * 2**24) / 2**24
+        row = RowLaw(Sampling(seed=seed), 0, None, None, drafted=Drafted(0, 0))
+        kept = []
+        for own in (coin, coin + 2**-24):
+            tokens, _ = verify(mx.array([[own, 1 - own]]), [row], mx.array([[1.0, 0.0]]))
+            kept.append(tokens.tolist() == [0])
+        assert kept == [False, True]
 
 
 def test_the_residual_knows_its_own_number() -> None:
