@@ -101,7 +101,7 @@ class SpeculationConfig(Section, kw_only=True):
     layers: Positive | None = None
     """First layers of the model itself that guess; None: they do not."""
     corrector: Name | None = None
-    """File of a fitted corrector for guesses that build on guesses."""
+    """File of a fitted corrector for guesses that build on guesses; None: the one of this model, if there is one."""
 
 
 class ModelConfig(Section, kw_only=True):
