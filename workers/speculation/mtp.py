@@ -144,8 +144,7 @@ class Mtp:
         start = stop = self._next.get(request, 0)
         for place, drafts, hidden in self._heard.pop(request, ()):
             true = 1 + shared_beginning(list(drafts), tokens[place + 1 : -1])
-            true = min(true, len(tokens) - 1 - place)
-            if true <= 0 or place + true <= stop:
+            if place + true <= stop:
                 continue
             if place > stop or request not in self._kv:
                 parts, start, stop = [], place, place

@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -24,7 +24,7 @@ from pomona.workers.speculation.draft_model import (
     open_draft_model,
     vocabulary_digest,
 )
-from pomona.workers.speculation.drafting import fitted
+from pomona.workers.speculation.drafting import draw_drafts, fitted
 from pomona.workers.speculation.proposal import Ask, Proposal
 from pomona.workers.vocabulary import Vocabulary
 from tests.support.tiny_model import build_tiny_model
@@ -56,6 +56,35 @@ def test_what_was_refused_leaves_no_trace(family: str) -> None:
         for (row, depth), proposal in zip(asking, drafter.ask(*asking) if asking else [], strict=True):
             assert proposal == Proposal(continuation(drafter.model, row.tokens, depth))
             commit(row, [*proposal.tokens[: source.randint(0, depth)], source.randrange(3, 320)])
+
+
+def test_the_last_token_is_taken_again_where_it_was_drafted() -> None:
+    """As when only a part of what was drafted is verified."""
+    drafter = Drafter(tiny().model)
+    row = row_of("r", words(1, 5))
+    (proposal,) = drafter.ask((row, 4))
+    commit(row, proposal.tokens[:2])
+    assert drafter.ask((row, 2)) == [Proposal(continuation(drafter.model, row.tokens, 2))]
+
+
+class Masked(NamedTuple):
+    """A row of which one place allows a single token."""
+
+    row: Row
+    allowed: int
+
+    def law(self) -> RowLaw:
+        mask = np.zeros(10, np.uint32)
+        mask[self.allowed // 32] = 1 << self.allowed % 32
+        return self.row.law()._replace(mask=mask)
+
+
+@pytest.mark.parametrize("settings", [{}, HOT])
+def test_the_mask_of_the_next_token_is_not_that_of_those_behind_it(settings: dict[str, Any]) -> None:
+    row: Any = Masked(row_of("r", words(1, 5), **settings, logit_bias={9: 50.0}), allowed=40)
+    flat = mx.zeros((1, 320))
+    (proposal,) = draw_drafts([Ask(row, 2)], flat, lambda tokens: flat, 320)
+    assert proposal.tokens == (40, 9)
 
 
 def test_a_row_that_was_not_asked_for_long_catches_up() -> None:

@@ -182,7 +182,9 @@ def test_a_row_that_is_not_asked_for_long_waits_with_a_bounded_history(
     settle_contract(head, model, any_tokens(0, 20), "pair")
     row = row_of("r", words(1, 4))
     driver = Driver(mtp, [row])
-    for token in any_tokens(5, 20):
+    driver.step([5])
+    assert len(propose(mtp, (row, 1))[0].tokens) == 1
+    for token in any_tokens(5, 20):  # more than wait: between these and the history is a gap
         driver.step([token])
     logits = expected(head, model, row, len(row.tokens) - 1 - 12, 1)
     assert propose(mtp, (row, 1)) == [Proposal((int(mx.argmax(logits[0])),))]
