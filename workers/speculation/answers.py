@@ -119,6 +119,14 @@ def _array(hidden: mx.array) -> npt.NDArray[np.float32]:
     return np.array(hidden.astype(mx.float32))
 
 
+def reached_pairs(
+    depths: Sequence[Depth],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Of one depth of all answers, the guessed and the true states [pairs, hidden] that a round would have come to."""
+    guessed = [depth.guessed[depth.reached] for depth in depths]
+    return np.concatenate(guessed), np.concatenate([depth.true[depth.reached] for depth in depths])
+
+
 def shares(depths: Sequence[Sequence[Depth]]) -> tuple[float, ...]:
     """For each depth the share of right drafts, of those that were reached, over all answers; 0 where none was."""
     totals = []

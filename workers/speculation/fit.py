@@ -67,7 +67,7 @@ def _low_rank(correction: Correction, x: Matrix, y: Matrix, rank: int) -> Correc
     """Where `x` varies most, what is missing to `y` there."""
     mean = x.mean(axis=0)
     _, singular, directions = np.linalg.svd(x - mean, full_matrices=False)
-    kept = max(0, min(rank, int((singular > LEAST).sum()), len(x) - 1))
+    kept = min(rank, int((singular > LEAST).sum()))
     in_proj = directions[:kept].T
     z = (x - mean) @ in_proj
     out_proj = np.linalg.solve(z.T @ z + RIDGE * np.eye(kept), z.T @ (y - x))

@@ -5,9 +5,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from pomona.workers.speculation.answers import Answer, Depth, follow, shares, windows
+from pomona.workers.speculation.answers import Answer, Depth, follow, reached_pairs, shares, windows
 from pomona.workers.speculation.corrector import Account, Correction, Corrector, Kind, accepted_drafts
 from pomona.workers.speculation.fit import fit
 from pomona.workers.speculation.mtp_head import MtpHead
@@ -87,9 +85,7 @@ class Fitting:
         corrections: list[Correction] = []
         for depth in range(1, self._depth):
             found = self._follow(self._train, self._corrector(corrections, kind), depth)
-            reached = [depths[-1] for depths in found]
-            guessed = np.concatenate([each.guessed[each.reached] for each in reached])
-            true = np.concatenate([each.true[each.reached] for each in reached])
+            guessed, true = reached_pairs([depths[-1] for depths in found])
             corrections.append(fit(kind, guessed, true, self._rank))
         return corrections
 

@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from pomona.workers.models.load import load
-from pomona.workers.speculation.answers import Answer, Depth, Listener, follow, shares, windows
+from pomona.workers.speculation.answers import Answer, Depth, Listener, follow, reached_pairs, shares, windows
 from pomona.workers.speculation.corrector import Corrector, identity
 from pomona.workers.speculation.fit_corrector import Fitting, split
 from pomona.workers.speculation.mtp_head import MtpHead, load_mtp_head
@@ -93,6 +93,16 @@ def test_shares_are_of_the_drafts_that_were_reached() -> None:
     one = [depth([1, 1], [1, 0]), depth([1, 0], [0, 1]), depth([0, 0], [1, 1])]
     other = [depth([1, 1], [1, 1]), depth([1, 1], [1, 0]), depth([1, 0], [0, 0])]
     assert shares([one, other]) == (3 / 4, 1 / 3, 0.0)
+
+
+def test_only_guesses_that_a_round_would_come_to_are_fitted_on() -> None:
+    states = np.arange(6, dtype=np.float32).reshape(3, 2)
+    reached = np.array([True, False, True])
+    one = Depth(states, states + 10, reached, reached)
+    other = Depth(states + 20, states + 30, ~reached, reached)
+    guessed, true = reached_pairs([one, other])
+    assert guessed.tolist() == [[0, 1], [4, 5], [22, 23]]
+    assert true.tolist() == [[10, 11], [14, 15], [32, 33]]
 
 
 def test_prompts_are_split_by_what_they_are() -> None:

@@ -1,12 +1,13 @@
 """The first layers of a model, beside a model that has no others."""
 
+import copy
 import importlib
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from pomona.workers.speculation.anatomy import FirstLayers, Unfit, head, trunk
 from pomona.workers.speculation.layers import Layers
@@ -100,6 +101,13 @@ def test_layers_whose_caches_cannot_be_written_over_are_refused() -> None:
 def test_a_part_is_some_of_the_layers_and_not_all(layers: int) -> None:
     with pytest.raises(Unfit, match=f"{layers} layers are not a part of 2"):
         Layers(tiny().model, layers)
+
+
+def test_layers_that_share_caches_are_refused() -> None:
+    sharing = copy.copy(tiny().model)
+    sharing.make_cache = lambda: [KVCache()]
+    with pytest.raises(Unfit, match="one cache for each layer"):
+        Layers(sharing, 1)
 
 
 def test_a_model_of_unknown_parts_is_refused() -> None:

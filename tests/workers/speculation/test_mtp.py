@@ -288,6 +288,19 @@ def test_a_corrector_is_used_if_it_pays(tmp_path: Path, pays: bool) -> None:
     assert all(right) == pays
 
 
+def test_the_last_depth_is_corrected_too(tmp_path: Path) -> None:
+    folder = known(tmp_path / "model", "hidden")
+    model, _ = load(folder)
+    negative = Corrector([identity(320)._replace(scale=np.full(1, -1, np.float32))], account(size=320))
+    mtp = open_mtp(folder, model, orbit(3, 40), "known", negative)
+    assert mtp is not None
+    row = row_of("r", orbit(3, 3))
+    Driver(mtp, [row]).step([after(row.last_token)])
+    first, second = propose(mtp, (row, 2))[0].tokens
+    assert [first] == orbit(after(row.last_token), 1)
+    assert second != after(first)
+
+
 def test_a_corrector_of_another_model_is_reported_and_not_used(
     embedding_head: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
