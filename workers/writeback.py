@@ -42,6 +42,7 @@ class BlockWriter:
         self._lost: set[BlockKey] = set()  # dropped since the queue was last empty
         self._paused_until = 0.0
         self._closed = False
+        self._told_full = False  # since the queue was last empty
         self.stored = 0
         self.dropped = 0
         self.seconds = 0.0
@@ -62,8 +63,15 @@ class BlockWriter:
         `aside` is the bytes of others that are about to be queued.
         """
         with self._changed:
-            open_now = not self._closed and time.monotonic() >= self._paused_until
-            return open_now and self._bytes + aside + self._form.payload_bytes(end) <= self._max_bytes
+            if self._closed or time.monotonic() < self._paused_until:
+                return False
+            size = self._form.payload_bytes(end)
+            if self._bytes + aside + size <= self._max_bytes:
+                return True
+            if not self._told_full:
+                log.warning("block-queue-full queued=%d block=%d limit=%d", self._bytes + aside, size, self._max_bytes)
+                self._told_full = True
+            return False
 
     def put(self, pending: Pending) -> None:
         with self._changed:
@@ -129,6 +137,7 @@ class BlockWriter:
                 self._bytes -= len(pending.payload)
                 if not self._queue:
                     self._lost.clear()
+                    self._told_full = False
                 self._changed.notify_all()
 
     def _know(self, key: BlockKey) -> None:

@@ -126,3 +126,18 @@ def _detail(client: CacheClient) -> str:
     stats = client.stats()
     assert stats is not None
     return stats.detail
+
+
+def test_a_full_queue_is_told_once_until_it_has_been_empty(
+    client: CacheClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = BlockWriter(client, FORM, max_bytes=2 * PAYLOAD_BYTES)
+    assert writer.has_room(BLOCK, aside=PAYLOAD_BYTES)
+    for _ in range(3):
+        assert not writer.has_room(BLOCK, aside=PAYLOAD_BYTES + 1)
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["block-queue-full"]
+    writer.put(pending(1))
+    until(lambda: writer.stored == 1, "the write")
+    assert not writer.has_room(BLOCK, aside=2 * PAYLOAD_BYTES)
+    assert len(caplog.records) == 2
+    assert writer.close(DEADLINE_S)
