@@ -11,6 +11,8 @@ from pomona.cli.bench.load import Load, Target
 from pomona.cli.bench.server import ServerCommand
 
 HOST = "127.0.0.1"
+ANY_NUMBER = 1_000_000
+"""Of prompts that mlx_lm.server may keep where bytes alone are to bound them."""
 
 
 def clean_environment(inherited: Mapping[str, str], scratch: Path, preload: Mapping[str, str]) -> dict[str, str]:
@@ -46,14 +48,25 @@ def pomona_server(
     )
 
 
-def mlx_lm_server(folder: Path, port: int, env: Mapping[str, str], ready_timeout_s: float) -> ServerCommand:
-    """mlx_lm.server as it comes.
+def mlx_lm_server(
+    folder: Path,
+    port: int,
+    env: Mapping[str, str],
+    ready_timeout_s: float,
+    *,
+    prompt_cache_bytes: int | None = None,
+) -> ServerCommand:
+    """mlx_lm.server as it comes, or with so many bytes for the KV of any number of prompts.
 
     It reports health before its model is loaded, and the warm-up waits for that; 503 means that loading has failed.
     """
+    caches: tuple[str, ...] = ()
+    if prompt_cache_bytes is not None:
+        caches = ("--prompt-cache-size", str(ANY_NUMBER), "--prompt-cache-bytes", str(prompt_cache_bytes))
+    where = ("--host", HOST, "--port", str(port))
     return ServerCommand(
         name="mlx_lm.server",
-        argv=(sys.executable, "-m", "mlx_lm", "server", "--model", str(folder), "--host", HOST, "--port", str(port)),
+        argv=(sys.executable, "-m", "mlx_lm", "server", "--model", str(folder), *where, *caches),
         env=env,
         ready_url=f"http://{HOST}:{port}/health",
         ready_timeout_s=ready_timeout_s,

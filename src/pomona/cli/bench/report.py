@@ -17,6 +17,7 @@ from pomona.cli.bench.quantile import Percentiles
 from pomona.cli.bench.reuse import Reuse, Source
 from pomona.cli.bench.speculations import Speculations, Way
 from pomona.cli.bench.stalls import Stalls
+from pomona.cli.bench.trace import Traced
 
 
 def as_json(result: object) -> str:
@@ -118,6 +119,29 @@ def reuse_table(reuse: Reuse) -> Table:
             figures = ([getattr(one, of) for one in own] for of in ("prompt_tokens", "cached_tokens", "ttft_ms"))
             table.add_row(source.value, *(_number(statistics.median(values), 0) for values in figures), *_ratio(ratio))
     return table
+
+
+def trace_table(traced: Traced) -> Table:
+    table = _table(["prefixes", "MB", "done", "tokens", "hit", "TTFT ms", "mean"])
+    table.caption = (
+        "MB: memory for prefixes; hit: prompt tokens that were not computed; TTFT: p50/p99. "
+        f"All of the trace takes {_megabytes(traced.working_set_bytes)} MB."
+    )
+    for line in traced.lines:
+        table.add_row(
+            line.way.value,
+            _megabytes(line.budget_bytes),
+            str(line.requests),
+            str(line.prompt_tokens),
+            f"{line.hit_ratio:.1%}",
+            _spread(line.ttft_ms),
+            _number(line.mean_ttft_ms, 0),
+        )
+    return table
+
+
+def _megabytes(nbytes: int | None) -> str:
+    return "-" if nbytes is None else _short(nbytes / 1e6)
 
 
 def stall_table(stalls: Stalls) -> Table:
