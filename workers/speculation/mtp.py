@@ -143,14 +143,14 @@ class Mtp:
         parts: list[mx.array] = []
         start = stop = self._next.get(request, 0)
         for place, drafts, hidden in self._heard.pop(request, ()):
-            true = 1 + shared_beginning(list(drafts), tokens[place + 1 : -1])
-            if place + true <= stop:
+            if place < stop:
                 continue
             if place > stop or request not in self._kv:
                 parts, start, stop = [], place, place
                 self._begin(request)
-            parts.append(hidden[stop - place : true])
-            stop = place + true
+            true = 1 + shared_beginning(list(drafts), tokens[place + 1 : -1])
+            parts.append(hidden[:true])
+            stop += true
         self._next[request] = start
         if stop != len(tokens) - 1:
             self._kv.leave(request)
