@@ -71,26 +71,33 @@ def _on_host(slot: Slot, payload: bytearray | memoryview, before: int = 0) -> np
     return np.ndarray(slot.shape, _HOST[slot.dtype], payload, slot.start - before)
 
 
-def restore(payloads: Sequence[memoryview], state: memoryview, form: BlockFormat, caches: Sequence[Any]) -> int:
+def restore(
+    payloads: Sequence[memoryview], state: memoryview, form: BlockFormat, caches: Sequence[Any], room: int = 0
+) -> int:
     """Fill empty caches with the slices of consecutive blocks from token 0 and the state of the last.
 
-    Returns the tokens restored.
+    Slices have `room` places in all, or as many as they need. Returns the tokens restored.
     """
     end = form.tokens * len(payloads)
     slots = iter(form.slots(end))
     filled: list[mx.array] = []
     paired = zip(layers.leaves(caches), form.layout.layers, strict=True)
     for cache, layer in sorted(paired, key=lambda each: each[1].is_state):  # in the order of the slots
-        source, before = ([state], form.slice_bytes) if layer.is_state else (payloads, 0)
-        arrays = [_on_device(next(slots), source, before) for _ in layer.arrays]
+        if layer.is_state:
+            arrays = [_on_device(next(slots), [state], form.slice_bytes) for _ in layer.arrays]
+        else:
+            arrays = [_on_device(next(slots), payloads, free=room - end) for _ in layer.arrays]
         layers.fill(cache, arrays, end)
         filled += arrays
     mx.eval(filled)
     return end
 
 
-def _on_device(slot: Slot, payloads: Sequence[memoryview], before: int = 0) -> mx.array:
-    """A slot's array out of each payload, joined along the tokens."""
+def _on_device(slot: Slot, payloads: Sequence[memoryview], before: int = 0, free: int = 0) -> mx.array:
+    """A slot's array out of each payload, joined along the tokens, with `free` places behind them."""
     parts = [mx.array(_on_host(slot, payload, before)) for payload in payloads]
+    if free > 0:
+        rows, heads, _, *size = parts[0].shape
+        parts.append(mx.zeros((rows, heads, free, *size), dtype=parts[0].dtype))
     whole = mx.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
     return whole.view(mx.bfloat16) if slot.dtype == "bfloat16" else whole

@@ -131,7 +131,7 @@ class PrefixStore:
             self._writer.learn(keys[:stored], keys[stored:])
             if stored * self._form.tokens <= at_least:
                 return 0
-            return blocks.restore(payloads, state, self._form, caches)
+            return blocks.restore(payloads, state, self._form, caches, room_for(len(tokens)))
         finally:
             self._client.release(lease)
 

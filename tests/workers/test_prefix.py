@@ -13,8 +13,9 @@ from pomona.cache.client import CacheClient
 from pomona.cache.keys import Fingerprint
 from pomona.cache.layout import KVLayout
 from pomona.runtime.mailbox import Peer
-from pomona.workers.prefix import PrefixStore, layout_of, supports
+from pomona.workers.prefix import PrefixStore, layout_of, room_for, supports
 from pomona.workers.recent import RecentPrefixes
+from pomona.workers.slot_buffers import STEP
 from tests.cache.house import DEADLINE_S, CacheHouse, until
 
 BLOCK = 16
@@ -103,6 +104,35 @@ def test_a_restored_prefix_is_the_cold_one_to_the_bit(store: PrefixStore, model:
     # The rest is computed behind it as if all had been computed here.
     split = prefilled(model, TOKENS[96:], prefilled(model, TOKENS[:96]))
     assert bits(prefilled(model, TOKENS[96:], warm), 100) == bits(split, 100)
+
+
+def test_a_prefix_from_memory_is_the_cold_one_to_the_bit(model: Model, layout: KVLayout) -> None:
+    root = Fingerprint("w", "t", layout, BLOCK).root
+    store = PrefixStore(None, root, layout, BLOCK, RecentPrefixes(1 << 20, BLOCK))
+    cold = prefilled(model, TOKENS)
+    store.remember(TOKENS, "", cold)
+    store.remember([*TOKENS[:37], *TOKENS[:20]], "", prefilled(model, [*TOKENS[:37], *TOKENS[:20]]))
+    warm = make_prompt_cache(model)
+    assert store.restore(TOKENS, "", warm) == 100
+    assert bits(warm, 100) == bits(cold, 100)
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_what_follows_a_restored_prefix_is_written_in_place(
+    store: PrefixStore, model: Model, layout: KVLayout, tier: str
+) -> None:
+    if tier == "memory":
+        store = PrefixStore(None, Fingerprint("w", "t", layout, BLOCK).root, layout, BLOCK, RecentPrefixes(1 << 20))
+        store.remember(TOKENS[:80], "", prefilled(model, TOKENS[:80]))
+    else:
+        store.store(TOKENS[:80], "", prefilled(model, TOKENS[:80]), 0)
+        settled(store, 5)
+    warm = make_prompt_cache(model)
+    assert store.restore([*TOKENS] * 3, "", warm) == 80
+    assert [cache.keys.shape[2] for cache in warm] == [room_for(300)] * 2
+    assert room_for(300) % STEP == 0
+    assert room_for(300) > 300
+    assert room_for(STEP - 1) == STEP
 
 
 def test_only_whole_blocks_of_a_common_prefix_are_restored(store: PrefixStore, model: Model) -> None:
