@@ -166,13 +166,13 @@ def stall_table(stalls: Stalls) -> Table:
 
 
 def speculation_table(speculations: Speculations) -> Table:
-    columns = ["task", "rows", "way", "t/s", "ratio", "range", "whole", "gained", "accepted", "verify ms", "plain ms"]
+    columns = ["task", "rows", "way", "t/s", "ratio", "range", "gained", "taken"]
     compared = any(line.way is Way.MLX_LM for line in speculations.lines)
-    table = _table([*columns, *(["/mlx_lm"] if compared else []), "other"])
+    table = _table([*columns, *(["/peer"] if compared else []), "other"])
     table.caption = (
         "Medians of the rounds. t/s: tokens a second while decoding, all rows together; ratio: against off, above 1 it "
-        "pays; whole: with prefill; gained: guesses that a row gains in a step; accepted: of those verified; other: "
-        "answers whose text is not that of off"
+        "pays; gained: guesses that a row gains in a step; taken: share of the guesses that were verified; other: "
+        "answers whose text is not that of off" + ("; /peer: against mlx_lm.server" if compared else "")
     )
     for line in speculations.lines:
         table.add_row(
@@ -181,11 +181,8 @@ def speculation_table(speculations: Speculations) -> Table:
             line.way.value,
             _number(line.decode_tokens_per_s, 1),
             *_ratio(line.ratio),
-            _ratio(line.whole)[0],
             _number(line.accepted_per_step, 2),
             "-" if line.acceptance is None else f"{line.acceptance:.0%}",
-            _number(line.verify_ms, 1),
-            _number(line.plain_ms, 1),
             *([_ratio(line.over_mlx_lm)[0]] if compared else []),
             str(line.changed),
         )
