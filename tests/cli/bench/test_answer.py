@@ -40,6 +40,7 @@ def test_moments_of_text_make_ttft_tpot_and_gaps() -> None:
         completion_tokens=5,
         finish="stop",
         text="One two three",
+        opened=100.2,
     )
     assert outcome.ttft == 0.5
     assert outcome.tpot == (102.5 - 100.5) / 4

@@ -57,6 +57,8 @@ def test_decoding_is_from_the_first_text_of_any_answer_to_the_end_of_the_last() 
     assert batch.decode_tokens_per_s == round(14 / 5, 3)
     assert (batch.accepted, batch.rejected) == (5, 5)
     assert run(0, Way.OFF, answer(1.0, 1.0, 1)).decode_tokens_per_s is None
+    held_back = dataclasses.replace(answer(4.9, 5.0, 9), opened=1.0)
+    assert run(0, Way.OFF, held_back).decode_tokens_per_s == 2.0
     assert run(0, Way.OFF, Failure(started=0.0, finished=1.0, reason="gone")).decode_tokens_per_s is None
 
 
@@ -198,10 +200,12 @@ def test_counters_of_decoding_are_read_and_subtracted() -> None:
 def test_what_was_guessed_is_read_from_the_usage() -> None:
     def read(details: str) -> tuple[int, int]:
         reader = AnswerReader(0.0)
+        reader.feed('data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}', 0.5)
         reader.feed('data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}', 1.0)
         reader.feed('data: {"choices": [], "usage": {"completion_tokens": 4' + details + "}}", 2.0)
         outcome = reader.outcome(3.0)
         assert isinstance(outcome, Answer)
+        assert (outcome.opened, outcome.deltas) == (0.5, (1.0,))
         return outcome.accepted_tokens, outcome.rejected_tokens
 
     told = ', "completion_tokens_details": {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 5}'

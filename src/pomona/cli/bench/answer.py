@@ -31,6 +31,9 @@ class Answer:
     """Of the completion, that had been guessed, as the server says."""
     rejected_tokens: int = 0
     """Guesses that were verified in vain."""
+    opened: float | None = None
+    """When the stream told its first event, with text or without; text may be held back where its bytes are no whole
+    character yet."""
 
     @property
     def ttft(self) -> float:
@@ -145,6 +148,7 @@ class AnswerReader:
         self._lag = 0.0 if sent is None else max(0.0, sent - started)
         self._deltas: list[float] = []
         self._text: list[str] = []
+        self._opened: float | None = None
         self._finished: float | None = None
         self._finish: str | None = None
         self._usage: _Usage | None = None
@@ -168,6 +172,7 @@ class AnswerReader:
         if event.usage is not None:
             self._usage = event.usage
         for choice in event.choices:
+            self._opened = now if self._opened is None else self._opened
             if choice.delta is not None and choice.delta.has_text:
                 self._deltas.append(now)
                 self._text.append(choice.delta.content or "")
@@ -220,4 +225,5 @@ class AnswerReader:
             text="".join(self._text),
             accepted_tokens=accepted,
             rejected_tokens=rejected,
+            opened=self._opened,
         )

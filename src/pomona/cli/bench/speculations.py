@@ -74,7 +74,7 @@ class DraftRun:
     """From the first request sent to the last one ended."""
     tokens_per_s: float
     decode_tokens_per_s: float | None
-    """Tokens after the first of each answer / seconds from the first text of any to the end of the last."""
+    """Tokens after the first of each answer / seconds from the first event of any to the end of the last."""
     accepted: int
     """Tokens that had been guessed, as the answers' usage says."""
     rejected: int
@@ -133,7 +133,8 @@ def run_of(
     tokens = sum(answer.completion_tokens for answer in answers)
     ended = max((answer.finished for answer in answers), default=0.0)
     wall = ended - min((answer.started for answer in answers), default=0.0)
-    decoding = ended - min((answer.deltas[0] for answer in answers), default=0.0)
+    begun = [answer.deltas[0] if answer.opened is None else answer.opened for answer in answers]
+    decoding = ended - min(begun, default=0.0)
     later = tokens - len(answers)
     return DraftRun(
         round=turn,
