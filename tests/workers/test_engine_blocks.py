@@ -180,7 +180,7 @@ def test_nothing_is_kept_of_a_prompt_whose_first_logits_are_not_finite(
         assert again.finish.usage.cached_tokens == 0
 
 
-@pytest.mark.parametrize("end", ["error", "read", "cancelled"])
+@pytest.mark.parametrize("end", ["error", "read", "cancelled", "cancelled before it draws"])
 @pytest.mark.parametrize("ram_bytes", [0, 1 << 30])
 def test_of_a_prompt_in_which_a_layer_gives_no_number_what_came_before_is_kept(
     house: CacheHouse, end: str, ram_bytes: int
@@ -193,9 +193,10 @@ def test_of_a_prompt_in_which_a_layer_gives_no_number_what_came_before_is_kept(
         reason = None
         for events in steps(engine):
             reason = next((event.finish.reason for event in events if event.finish is not None), reason)
-            if end == "cancelled" and engine.progress().get(RequestId("a"), 0) >= 80:
+            far = engine.progress().get(RequestId("a"), 0) >= 80
+            if end.startswith("cancelled") and (far if end == "cancelled" else engine.stats().running):
                 engine.cancel(RequestId("a"))
-        assert reason == {"error": "error", "read": "length", "cancelled": None}[end]
+        assert reason == {"error": "error", "read": "length"}.get(end)
         stored(engine, 2)
         again = run(engine, [ask("b", LONG)])["b"]
         assert again == solo(tiny(), ask("b", LONG))
@@ -204,14 +205,25 @@ def test_of_a_prompt_in_which_a_layer_gives_no_number_what_came_before_is_kept(
 
 
 def test_a_prompt_whose_row_ends_before_it_draws_is_kept(house: CacheHouse) -> None:
+    """Its only block is of its last chunk."""
     with engine_of(house) as engine:
-        engine.assign(ask("a", PROMPT))
+        for blocks, end in ((1, lambda: engine.cancel(RequestId("a"))), (2, engine.clear)):
+            engine.assign(ask("a", words(7 + blocks, BLOCK + 1)))
+            while not engine.stats().running:
+                engine.step()
+            end()
+            stored(engine, blocks)
+
+
+@pytest.mark.parametrize("ram_bytes", [0, 1 << 30])
+def test_nothing_is_kept_of_a_prompt_whose_row_is_cancelled_on_first_logits_that_are_not_finite(
+    house: CacheHouse, ram_bytes: int
+) -> None:
+    with engine_of(house, model=PoisonedAt(tiny().model, BLOCK), ram_bytes=ram_bytes) as engine:
+        engine.assign(ask("a", PROMPT[: BLOCK + 1]))
         while not engine.stats().running:
             engine.step()
+        engine.step()  # it has drawn, and nobody has read what
         engine.cancel(RequestId("a"))
-        stored(engine, 1)
-        engine.assign(ask("b", words(8, 20)))
-        while not engine.stats().running:
-            engine.step()
-        engine.clear()
-        stored(engine, 2)
+        assert engine.stats().ram_bytes == 0
+    stored(engine, 0)

@@ -223,6 +223,31 @@ def test_marks_are_thinned_out_but_for_the_last_and_those_where_prompts_part() -
     assert max(gaps) == gaps[0], "the oldest are furthest apart"
 
 
+def test_the_mark_where_prompts_part_outlives_its_neighbours() -> None:
+    store = RecentPrefixes(10**6)
+    parting = 57
+    for length in range(4, 200):
+        store.remember(range(length), "", mixture(length))
+        if length == parting + 1:
+            store.remember([*range(parting), 300], "", mixture(length))
+    assert restored(store, range(parting)) == parting
+    assert restored(store, range(parting + 1)) == parting
+    assert restored(store, range(parting - 1)) < parting - 1
+
+
+def test_what_is_taken_back_is_what_lies_behind_a_length_and_leads_nowhere_else() -> None:
+    store = RecentPrefixes(10**6, block_tokens=4)
+    keep(store, range(6), [*range(6), *range(20, 30)], [*range(6), 50])
+    store.take_back([*range(6), *range(20, 30)], "", 8)
+    assert shared(store, [*range(6), *range(20, 30)]) == 8
+    store.take_back([*range(6), *range(20, 30)], "", 0)
+    assert (shared(store, [*range(6), *range(20, 30)]), shared(store, [*range(6), 50])) == (6, 7)
+    store.take_back([*range(6), 50], "x", 0)
+    assert store.nbytes == 7 * TOKEN
+    store.take_back([*range(6), 50], "", 0)
+    assert (store.nbytes, store.entries) == (0, 0)
+
+
 def test_marks_that_leave_no_room_make_way_for_the_last() -> None:
     bytes_of_one = 9 * TOKEN + MARK
     store = RecentPrefixes(bytes_of_one)
