@@ -136,6 +136,12 @@ def test_top_p_takes_tokens_until_their_mass_is_reached(top_p: float, kept: set[
     assert set(repeated(list(logits), Sampling(seed=0, top_p=top_p), 300)) == kept
 
 
+def test_a_token_behind_a_mass_that_is_just_reached_is_left_out() -> None:
+    """In float32 the first token has all the mass, and `top_p` is 1."""
+    rows = rows_of([Sampling(seed=0, top_p=1 - 1e-9, temperature=5.0)])
+    assert distribution(mx.array([[0.0, -106.0]]), rows).tolist() == [[1.0, 0.0]]
+
+
 def test_top_p_looks_at_the_untempered_distribution() -> None:
     logits = np.log([0.9, 0.06, 0.04])
     assert set(repeated(list(logits), Sampling(seed=0, top_p=0.8, temperature=5.0), 100)) == {0}
