@@ -7,6 +7,7 @@ import pytest
 
 from pomona.workers.messages import RequestId
 from pomona.workers.speculation.depth import DEEPEST, DEPTHS, DepthPolicy, Outlook
+from pomona.workers.speculation.ledger import AT_FIRST, SHARE
 from tests.workers.speculation.simulated import (
     Cost,
     Drafted,
@@ -106,6 +107,22 @@ def test_all_rows_pay_for_the_width() -> None:
     policy = warm(small_model_on_a_cpu, 4, 5)
     assert policy.choose([ngram("a", 2)], 4) == [0]
     assert policy.choose([ngram(key, 2) for key in "abcd"], 4) == [2] * 4
+
+
+def test_rows_with_fewer_drafts_count_at_greater_widths_too() -> None:
+    policy = warm(lambda rows, width: {1: 1.0, 2: 1.5, 3: 1.55}[width], 3, 3)
+    assert policy.choose([ngram("a", 1), ngram("b", 1), ngram("c", 2)], 3) == [1, 1, 2]
+
+
+def test_an_accepted_token_wins_its_share_of_a_plain_step_unless_it_was_ordered() -> None:
+    for named, won in ((False, 1.0), (True, 0.0)):
+        policy = DepthPolicy()
+        policy.verified(4, 1, 1.0)
+        policy.choose([ngram("a", requested=4, named=named)], 4)
+        policy.tested(RequestId("a"), "ngram", 4, 4)
+        allowed = AT_FIRST + SHARE + won
+        assert policy._ledger.affords(allowed - 0.01)
+        assert not policy._ledger.affords(allowed + 0.01)
 
 
 def test_a_narrow_margin_is_not_worth_it() -> None:

@@ -44,9 +44,15 @@ def test_a_row_that_makes_the_round_slower_is_left_out() -> None:
     assert plan.seconds == pytest.approx(1.2 + (1 - 0.81) * 1.0)
 
 
-def test_a_row_with_an_order_is_never_left_out() -> None:
-    plan = plan_round(3, [promise(0, 0.9), promise(1, 0.05, ordered=2)], 2, 1.2, costs(replay=1.0), PLAIN)
-    assert plan.drafts()[1] == 2
+def test_a_row_with_an_order_is_never_left_out_and_brings_no_other_along() -> None:
+    ordered = promise(2, 0.05, ordered=2)
+    assert plan_round(3, [ordered], 2, 1.2, costs(replay=1.0), PLAIN).drafts() == {2: 2}
+    plan = plan_round(3, [promise(0, 0.97), promise(1, 0.07), ordered], 3, 1.2, costs(replay=1.0), PLAIN)
+    assert plan.drafts() == {0: 2, 1: 2, 2: 2}  # the replay is due anyhow
+    model = promise(0, 0.01, method="mtp")
+    assert plan_round(3, [model, ordered], 2, 1.2, costs(each=1.0), PLAIN).drafts() == {2: 2}
+    sure = promise(2, 0.98, ordered=2, method="mtp")
+    assert plan_round(3, [promise(0, 0.05), sure], 2, 1.2, costs(0.01, 1.0), PLAIN).drafts() == {2: 2}
 
 
 def test_a_models_drafts_are_paid_once_for_all_rows() -> None:
