@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pomona.config import Config, ModelConfig
+from pomona.config import Config, Method, ModelConfig
 from pomona.gateway.errors import ApiError
 from pomona.gateway.prompts import Prompts
 from pomona.gateway.sampling import Defaults
 from pomona.gateway.source import TokenSource
 from pomona.scheduler.messages import ModelState
-from pomona.workers.messages import Method
 
 log = logging.getLogger("pomona.gateway")
 

@@ -1,13 +1,11 @@
 """The field `speculation`, the same on every route: which guesses are verified. It changes no law, only the speed."""
 
-from typing import Literal
-
 from pydantic import ConfigDict, Field
 
-from pomona.config import DEEPEST, SpeculationConfig
+from pomona.config import DEEPEST, Method, MethodChoice, SpeculationConfig
 from pomona.gateway.body import RequestBody
 from pomona.gateway.errors import invalid
-from pomona.workers.messages import Method, Speculation
+from pomona.workers.messages import Speculation
 
 LACKING = {
     "ngram": "its caches cannot take back what was refused",
@@ -24,7 +22,7 @@ class SpeculationFields(RequestBody):
 
     model_config = ConfigDict(extra="forbid")
 
-    method: Literal["auto", "off", "ngram", "draft", "mtp", "layers"] | None = None
+    method: MethodChoice | None = None
     depth: int | None = Field(None, ge=1, le=DEEPEST)
 
 
@@ -48,9 +46,7 @@ def resolve(
     )
 
 
-def _lack(
-    method: Literal["auto", "off"] | Method, config: SpeculationConfig, methods: tuple[Method, ...] | None
-) -> str | None:
+def _lack(method: MethodChoice, config: SpeculationConfig, methods: tuple[Method, ...] | None) -> str | None:
     """Why the model does not have the method; None if it does, or if only its worker will know."""
     if method in ("auto", "off"):
         return None

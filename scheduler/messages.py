@@ -2,9 +2,10 @@
 
 from typing import Literal
 
+from pomona.config import Method
 from pomona.runtime.tally import Tally, empty
 from pomona.runtime.wire import Message, Part
-from pomona.workers.messages import Method, Request, RequestId, TokenEvent, WorkerStats
+from pomona.workers.messages import Request, RequestId, TokenEvent, WorkerStats
 
 RefusalKind = Literal[
     "unknown_model",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pomona.config import Config
+from pomona.config import Config, Method
 from pomona.runtime.mailbox import Peer
 from pomona.scheduler.job import Afterwards, Job, Phase
 from pomona.scheduler.messages import ModelState
@@ -11,7 +11,7 @@ from pomona.scheduler.rate import CompletionRate
 from pomona.scheduler.shares import Shares
 from pomona.scheduler.turns import Turns
 from pomona.workers.kv_cost import KVCost
-from pomona.workers.messages import Method, Request, RequestId, WorkerReady, WorkerStats
+from pomona.workers.messages import Request, RequestId, WorkerReady, WorkerStats
 
 UNKNOWN = KVCost()
 AHEAD = 512

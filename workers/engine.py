@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from pomona.config import Method
 from pomona.runtime.mailbox import now
 from pomona.workers.batch import Batch
 from pomona.workers.cost import PrefillCost
 from pomona.workers.drawn import Draw, Drawn, Walk
-from pomona.workers.messages import Method, Request, RequestId, TokenEvent, Usage, WorkerStats
+from pomona.workers.messages import Request, RequestId, TokenEvent, Usage, WorkerStats
 from pomona.workers.meter import Meter
 from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore

@@ -4,6 +4,7 @@ from typing import Literal, NewType
 
 import msgspec
 
+from pomona.config import Method, MethodChoice
 from pomona.runtime.tally import Tally, empty
 from pomona.runtime.wire import Message, Part
 from pomona.workers.kv_cost import KVCost
@@ -13,8 +14,6 @@ RequestId = NewType("RequestId", str)
 
 Channel = Literal["content", "reasoning", "tool_call"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
-Method = Literal["ngram", "draft", "mtp", "layers"]
-"""Who guesses: a copy from prompt and output, a small model, the model's own prediction head, its first layers."""
 
 
 class Sampling(Part, kw_only=True):
@@ -58,8 +57,7 @@ class Limits(Part, kw_only=True):
 class Speculation(Part, kw_only=True):
     """Which guesses at the next tokens are verified, several in one forward; they change no law, only the speed."""
 
-    method: Literal["auto", "off"] | Method = "auto"
-    """`auto` takes what is measured to pay."""
+    method: MethodChoice = "auto"
     depth: int | None = None
     """Tokens guessed at once, at most; None leaves it to what is measured."""
 

@@ -1,11 +1,12 @@
 """What a worker counts."""
 
+from pomona.config import Method
 from pomona.runtime.mailbox import now
 from pomona.runtime.tally import Histogram
 from pomona.runtime.wire import replace
 from pomona.workers import device
 from pomona.workers.cost import PrefillCost
-from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, Method, MethodFigures, WorkerStats
+from pomona.workers.messages import STEP_BUCKETS, WIDTH_BUCKETS, MethodFigures, WorkerStats
 from pomona.workers.tiers import TierFigures
 
 MEMORY_EVERY_S = 1.0

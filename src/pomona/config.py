@@ -21,6 +21,10 @@ Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 Name = Annotated[str, Meta(min_length=1)]
 DEEPEST = 16
 """Tokens that may be guessed ahead at once."""
+Method = Literal["ngram", "draft", "mtp", "layers"]
+"""Who guesses: a copy from prompt and output, a small model, the model's own prediction head, its first layers."""
+MethodChoice = Literal["auto", "off", Method]
+"""`auto` takes what is measured to pay."""
 Depth = Annotated[int, Meta(ge=1, le=DEEPEST)]
 
 
@@ -92,8 +96,7 @@ class CacheConfig(Section, kw_only=True):
 class SpeculationConfig(Section, kw_only=True):
     """Of one model; what a request says of itself goes before it."""
 
-    method: Literal["auto", "off", "ngram", "draft", "mtp", "layers"] = "auto"
-    """`auto` takes whatever is measured to pay, nothing included."""
+    method: MethodChoice = "auto"
     depth: Depth | None = None
     """Tokens guessed at once, at most, or always where a method is named; None leaves it to what is measured."""
     draft_model: Name | None = None

@@ -4,11 +4,11 @@ from typing import Literal, get_args, get_type_hints
 
 import pytest
 
-from pomona.config import DEEPEST, SpeculationConfig
+from pomona.config import DEEPEST, Method, SpeculationConfig
 from pomona.gateway.sampling import SamplerFields
 from pomona.gateway.speculation import SpeculationFields
 from pomona.runtime.wire import replace
-from pomona.workers.messages import Method, Request, Speculation
+from pomona.workers.messages import Request, Speculation
 from pomona.workers.speculation import depth
 from tests.gateway.conftest import Gateway, GatewayFactory, JsonBody, events_of
 from tests.support.scripted_source import Step, say

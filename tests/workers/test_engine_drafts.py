@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from pomona.config import Method
 from pomona.runtime.wire import replace
 from pomona.workers.engine import Engine, EngineLimits
-from pomona.workers.messages import Method, Request, RequestId, Speculation
+from pomona.workers.messages import Request, RequestId, Speculation
 from pomona.workers.speculation.ngram import NgramProposer
 from pomona.workers.speculation.proposal import Proposer
 from tests.workers.engines import Outcome, any_request, ask, in_memory, run, tiny, words

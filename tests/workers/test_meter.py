@@ -1,7 +1,8 @@
 import pytest
 
+from pomona.config import Method
 from pomona.runtime.tally import Tally
-from pomona.workers.messages import Method, MethodFigures, WorkerStats
+from pomona.workers.messages import MethodFigures, WorkerStats
 from pomona.workers.meter import Meter
 from pomona.workers.tiers import TierFigures
 

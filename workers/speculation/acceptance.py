@@ -5,7 +5,8 @@ from functools import cache
 from math import sqrt
 from typing import NamedTuple
 
-from pomona.workers.messages import Method, RequestId
+from pomona.config import Method
+from pomona.workers.messages import RequestId
 
 BOUNDS = (2, 3, 4, 5, 7, 10, 14, 20, 28)
 """Match lengths at which another class of drafts begins."""

@@ -5,16 +5,16 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
 
-from pomona.workers.messages import Method, RequestId
+from pomona.config import DEEPEST, Method
+from pomona.workers.messages import RequestId
 from pomona.workers.speculation.acceptance import Acceptance, Outcome
 from pomona.workers.speculation.draft_cost import DraftCost
 from pomona.workers.speculation.ledger import Ledger
 from pomona.workers.speculation.round_plan import Promise, RoundPlan, plan_round
 from pomona.workers.speculation.verify_cost import VerifyCost
 
-DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, DEEPEST)
 """Drafts a row; few enough that each width is soon measured, and compiled where kernels are."""
-DEEPEST = DEPTHS[-1]
 MARGIN = 1.03
 """Times as many tokens per second as plain decoding, from which on drafting is worth its round."""
 HOPE_EVERY = 4

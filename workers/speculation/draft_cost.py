@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from pomona.workers.messages import Method
+from pomona.config import Method
 
 GUESS = 0.1
 """Plain steps that one draft of a model costs, before any was made."""

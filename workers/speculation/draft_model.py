@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
+from pomona.config import Method
 from pomona.workers.batch import Batch
-from pomona.workers.messages import Method, RequestId
+from pomona.workers.messages import RequestId
 from pomona.workers.models.error import ModelError
 from pomona.workers.models.load import load
 from pomona.workers.prefill import shared_beginning

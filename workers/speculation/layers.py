@@ -5,8 +5,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from pomona.config import Method
 from pomona.workers.batch import Batch
-from pomona.workers.messages import Method, RequestId
+from pomona.workers.messages import RequestId
 from pomona.workers.speculation.anatomy import FirstLayers, Unfit, trunk
 from pomona.workers.speculation.drafting import draw_drafts
 from pomona.workers.speculation.proposal import Ask, Proposal

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from pomona.config import Method
 from pomona.workers.batch import Batch
-from pomona.workers.messages import Method, RequestId
+from pomona.workers.messages import RequestId
 from pomona.workers.models.error import ModelError
 from pomona.workers.prefill import shared_beginning
 from pomona.workers.speculation.anatomy import Unfit, logit_width

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pomona.workers.messages import Method, RequestId
+from pomona.config import Method
+from pomona.workers.messages import RequestId
 from pomona.workers.speculation.proposal import Ask, Proposal
 from pomona.workers.speculation.suffix_index import SHORTEST, Match, SuffixIndex
 

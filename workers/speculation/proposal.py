@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from pomona.workers.messages import Method, RequestId
+from pomona.config import Method
+from pomona.workers.messages import RequestId
 
 if TYPE_CHECKING:
     import mlx.core as mx

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pomona.workers.messages import Method
+from pomona.config import Method
 from pomona.workers.speculation.draft_cost import DraftCost
 
 

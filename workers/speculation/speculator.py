@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from pomona.config import DEEPEST, Method
 from pomona.runtime.mailbox import now
 from pomona.runtime.wire import replace
 from pomona.workers.batch import Batch
-from pomona.workers.messages import Method, MethodFigures, RequestId
+from pomona.workers.messages import MethodFigures, RequestId
 from pomona.workers.row import Row
 from pomona.workers.sampling.law import Drafted, RowLaw
-from pomona.workers.speculation.depth import DEEPEST, DepthPolicy, Outlook
+from pomona.workers.speculation.depth import DepthPolicy, Outlook
 from pomona.workers.speculation.ngram import NgramProposer
 from pomona.workers.speculation.proposal import Ask, Listener, Proposal, Proposer
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 
+from pomona.config import Method
 from pomona.workers.batch import Batch
-from pomona.workers.messages import Method, RequestId
+from pomona.workers.messages import RequestId
 from pomona.workers.speculation.proposal import Ask, Proposal
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
-from pomona.workers.messages import Method, RequestId
-from pomona.workers.speculation.depth import DEEPEST, Outlook
+from pomona.config import DEEPEST, Method
+from pomona.workers.messages import RequestId
+from pomona.workers.speculation.depth import Outlook
 
 Cost = Callable[[int, int], float]
 """Seconds of a forward by rows and width."""

@@ -2,7 +2,8 @@ from random import Random
 
 import pytest
 
-from pomona.workers.messages import Method, RequestId
+from pomona.config import Method
+from pomona.workers.messages import RequestId
 from pomona.workers.speculation.acceptance import (
     HALF_LIFE,
     PRIOR_BY_DEPTH,

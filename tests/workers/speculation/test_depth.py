@@ -5,8 +5,9 @@ from statistics import mean
 
 import pytest
 
+from pomona.config import DEEPEST
 from pomona.workers.messages import RequestId
-from pomona.workers.speculation.depth import DEEPEST, DEPTHS, DepthPolicy, Outlook
+from pomona.workers.speculation.depth import DEPTHS, DepthPolicy, Outlook
 from pomona.workers.speculation.ledger import AT_FIRST, SHARE
 from tests.workers.speculation.simulated import (
     Cost,

@@ -9,8 +9,9 @@ import mlx.core as mx
 import msgspec
 import pytest
 
+from pomona.config import Method
 from pomona.runtime.wire import replace
-from pomona.workers.messages import Method, Request, Sampling, Speculation
+from pomona.workers.messages import Request, Sampling, Speculation
 from pomona.workers.models.load import load
 from pomona.workers.sampling.draw import distribution
 from pomona.workers.speculation.anatomy import logit_width

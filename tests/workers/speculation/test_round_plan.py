@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.workers.messages import Method
+from pomona.config import Method
 from pomona.workers.speculation.draft_cost import DraftCost
 from pomona.workers.speculation.round_plan import Promise, RoundPlan, plan_round
 
