@@ -16,7 +16,7 @@ from pomona.workers.block_file import BlockError, BlockFormat, BlockPart
 from pomona.workers.blocks import layout_of, supports
 from pomona.workers.mark import Mark, take_mark
 from pomona.workers.recent import RecentPrefixes, copy_prefix
-from pomona.workers.slot_buffers import STEP
+from pomona.workers.slot_buffers import rounded
 from pomona.workers.tiers import TierCounts, TierFigures
 from pomona.workers.writeback import MAX_QUEUED_BYTES, BlockWriter, Pending
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 def room_for(tokens: int) -> int:
     """Places of a buffer in which a prompt and the first step behind it are written without moving it."""
-    return -(-(tokens + 1) // STEP) * STEP
+    return rounded(tokens + 1)
 
 
 class PrefixStore:

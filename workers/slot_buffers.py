@@ -10,6 +10,11 @@ ROOMY = 4
 """Times what the rows need, from which on a buffer gives back the rest."""
 
 
+def rounded(tokens: int) -> int:
+    """Places of a buffer for so many tokens."""
+    return -(-tokens // STEP) * STEP
+
+
 class SlotBuffers:
     """One layer's KV, [slots, heads, capacity, head_dim] each; slots behind the last row are free."""
 
@@ -37,8 +42,7 @@ class SlotBuffers:
         return slots
 
     def _rounded(self, tokens: int) -> int:
-        rounded = -(-tokens // STEP) * STEP
-        return rounded if self._most is None else min(rounded, self._most)
+        return rounded(tokens) if self._most is None else min(rounded(tokens), self._most)
 
     def put(self, keys: mx.array, values: mx.array, at: int | mx.array, first: int = 0) -> None:
         """Write [rows, heads, tokens, head_dim] into room that is reserved, from slot `first` on.
