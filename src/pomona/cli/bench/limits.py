@@ -4,7 +4,6 @@ A batch decodes at full width from the moment at which its last row has begun un
 what a step loop is compared by. The whole, with prefill and the uneven ends, is told beside it.
 """
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,8 +13,9 @@ from pomona.cli.bench.answer import Answer, Failure, Outcome
 from pomona.cli.bench.comparison import Environment
 from pomona.cli.bench.floor import FloorRun, Loader
 from pomona.cli.bench.load import Load
-from pomona.cli.bench.metrics import FIRST_FAILURES, Ratio, ratio_of
+from pomona.cli.bench.metrics import FIRST_FAILURES, Ratio, median_of, ratio_of
 from pomona.cli.bench.mixture import Mixture
+from pomona.cli.bench.plan import in_turn
 from pomona.cli.bench.quantile import Percentiles, percentiles_ms
 
 
@@ -47,11 +47,10 @@ class LimitPlan:
             ignore_eos=True,
         )
 
-    def turns(self, turn: int) -> list[tuple[int, Side]]:
-        """Who runs at which width: forwards in even rounds, backwards in odd ones, so that drift favours nobody."""
+    def turns(self, turn: int) -> Sequence[tuple[int, Side]]:
+        """Who runs at which width."""
         sides = [Side.BARE, Side.POMONA] if self.server else [Side.BARE]
-        order = list(product(self.widths, sides))
-        return order if turn % 2 == 0 else order[::-1]
+        return in_turn(list(product(self.widths, sides)), turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,14 +178,14 @@ def _line(width: int, runs: Sequence[WidthRun]) -> Line:
     added = [run.added_ms for run in pomona.values() if run.added_ms is not None]
     return Line(
         width=width,
-        bare_step_ms=_median(run.decode.step_ms for run in bare.values() if run.decode),
-        bare_tokens_per_s=_median(run.decode.tokens_per_s for run in bare.values() if run.decode),
-        pomona_step_ms=_median(run.decode.step_ms for run in pomona.values() if run.decode),
-        pomona_tokens_per_s=_median(run.decode.tokens_per_s for run in pomona.values() if run.decode),
+        bare_step_ms=median_of(run.decode.step_ms for run in bare.values() if run.decode),
+        bare_tokens_per_s=median_of(run.decode.tokens_per_s for run in bare.values() if run.decode),
+        pomona_step_ms=median_of(run.decode.step_ms for run in pomona.values() if run.decode),
+        pomona_tokens_per_s=median_of(run.decode.tokens_per_s for run in pomona.values() if run.decode),
         decode=ratio_of((ours.tokens_per_s, theirs.tokens_per_s) for ours, theirs in decoded if ours and theirs),
         whole=ratio_of((pomona[turn].tokens_per_s, bare[turn].tokens_per_s) for turn in both),
-        added_p50_ms=_median(values.p50 for values in added),
-        added_p99_ms=_median(values.p99 for values in added),
+        added_p50_ms=median_of(values.p50 for values in added),
+        added_p99_ms=median_of(values.p99 for values in added),
     )
 
 
@@ -213,8 +212,3 @@ def _decode(seconds: float, tokens: float, width: int) -> Decode | None:
 
 def _rate(tokens: float, seconds: float) -> float:
     return round(tokens / seconds, 3) if seconds > 0 else 0.0
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return round(statistics.median(known), 4) if known else None

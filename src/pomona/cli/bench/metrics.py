@@ -115,3 +115,9 @@ def ratio_of(pairs: Iterable[tuple[float, float]]) -> Ratio | None:
     if not rounds:
         return None
     return Ratio(median=round(statistics.median(rounds), 4), min=min(rounds), max=max(rounds), rounds=rounds)
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return round(statistics.median(known), 4) if known else None

@@ -1,11 +1,14 @@
 """What a comparison measures and in which order. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from pomona.cli.bench.load import Load
 from pomona.cli.bench.mixture import Mixture
+
+Item = TypeVar("Item")
 
 WARM_UP_TOKENS = 8
 
@@ -69,14 +72,19 @@ class Plan:
         )
 
 
-def turns(plan: Plan) -> Iterator[tuple[int, Contender]]:
-    """Who runs in which round: forwards in even rounds, backwards in odd ones (A B C C B A …).
+def in_turn(order: Sequence[Item], turn: int) -> Sequence[Item]:
+    """One round's order: forwards in even rounds, backwards in odd ones (A B C C B A …).
 
     A machine that warms up or slows down over the run then favours nobody.
     """
+    return order if turn % 2 == 0 else order[::-1]
+
+
+def turns(plan: Plan) -> Iterator[tuple[int, Contender]]:
+    """Who runs in which round."""
     order = [Contender.POMONA, Contender.MLX_LM]
     if plan.single:
         order.insert(0, Contender.BARE)
     for turn in range(plan.rounds):
-        for contender in order if turn % 2 == 0 else reversed(order):
+        for contender in in_turn(order, turn):
             yield turn, contender

@@ -13,6 +13,7 @@ import msgspec
 
 from pomona.cli.bench.answer import AnswerReader, Failure, Outcome
 from pomona.cli.bench.contenders import mlx_lm_server, mlx_lm_target
+from pomona.cli.bench.conversation import ASK_S
 from pomona.cli.bench.counters import scrape_decode
 from pomona.cli.bench.ground import Ground, Pomona
 from pomona.cli.bench.load import Target, fetch
@@ -22,8 +23,6 @@ from pomona.cli.bench.server import claim_port, serving
 from pomona.cli.bench.speculations import DraftRun, SpeculationPlan, Way, run_of
 from pomona.cli.bench.tasks import Body, Task, bodies
 
-ASK_S = 600.0
-"""Seconds that one answer may take."""
 FEW = 16
 """Tokens of an answer that is not measured."""
 DEFAULT_ROWS = 16

@@ -1,8 +1,7 @@
 """The result of `bench speculation`, as it is printed, and how it follows from what was measured. Pure."""
 
 import hashlib
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -10,7 +9,8 @@ from itertools import product
 from pomona.cli.bench.answer import Answer, Failure, Outcome
 from pomona.cli.bench.comparison import Environment
 from pomona.cli.bench.counters import DecodeCounters
-from pomona.cli.bench.metrics import FIRST_FAILURES, Ratio, ratio_of
+from pomona.cli.bench.metrics import FIRST_FAILURES, Ratio, median_of, ratio_of
+from pomona.cli.bench.plan import in_turn
 from pomona.cli.bench.tasks import Task
 
 
@@ -51,14 +51,14 @@ class SpeculationPlan:
                 raise ValueError(f"this model does not have {way}; it has {', '.join(had) or 'none'}")
         return (Way.OFF, *ways, *((Way.MLX_LM,) if self.compare else ()))
 
-    def turns(self, turn: int, ways: Sequence[Way]) -> list[tuple[Task, int, Way]]:
-        """Who answers what: the ways of one batch side by side, forwards in even rounds, backwards in odd ones."""
+    def turns(self, turn: int, ways: Sequence[Way]) -> Sequence[tuple[Task, int, Way]]:
+        """Who answers what: the ways of one batch side by side."""
         order = [
             (task, width, way)
             for task, width, way in product(self.tasks, self.widths, ways)
             if way is not Way.MLX_LM or task is Task.COPY
         ]
-        return order if turn % 2 == 0 else order[::-1]
+        return in_turn(order, turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ def _line(task: Task, width: int, way: Way, runs: Sequence[DraftRun]) -> Specula
         task=task,
         width=width,
         way=way,
-        decode_tokens_per_s=_median(run.decode_tokens_per_s for run in own.values()),
+        decode_tokens_per_s=median_of(run.decode_tokens_per_s for run in own.values()),
         ratio=_decode_ratio(pairs),
         whole=ratio_of((mine.tokens_per_s, other.tokens_per_s) for mine, other in pairs),
         over_mlx_lm=_decode_ratio(_pairs(own, peer) if way is not Way.MLX_LM else []),
@@ -206,11 +206,6 @@ def _pairs(own: dict[int, DraftRun], other: dict[int, DraftRun]) -> list[tuple[D
 
 def _decode_ratio(pairs: Sequence[tuple[DraftRun, DraftRun]]) -> Ratio | None:
     return ratio_of((mine.decode_tokens_per_s or 0.0, other.decode_tokens_per_s or 0.0) for mine, other in pairs)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.median(known), 4) if known else None
 
 
 def _share(part: float, whole: float, digits: int) -> float | None:
