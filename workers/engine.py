@@ -9,13 +9,14 @@ import mlx.core as mx
 from pomona.config import Method
 from pomona.runtime.mailbox import now
 from pomona.workers.batch import Batch
+from pomona.workers.commit import commit
 from pomona.workers.cost import PrefillCost
-from pomona.workers.drawn import Draw, Drawn, Walk
+from pomona.workers.drawn import Drawn
 from pomona.workers.messages import Request, RequestId, TokenEvent, Usage, WorkerStats
 from pomona.workers.meter import Meter
 from pomona.workers.prefill import Part, Prefill, plan_chunk, run_chunk, without
 from pomona.workers.prefix import PrefixStore
-from pomona.workers.row import Row, merged
+from pomona.workers.row import Row
 from pomona.workers.sampling.draw import draw
 from pomona.workers.speculation.calibration import calibrate
 from pomona.workers.speculation.proposal import Proposer
@@ -132,8 +133,8 @@ class Engine:
         self.meter.prefill_cost = PrefillCost()
 
     def calibrate(self) -> None:
-        """Measure what verifying drafts costs."""
-        calibrate(self._model, self._vocabulary, self._speculator)
+        """Measure what verifying drafts costs, while no request is held."""
+        calibrate(self._model, self._batch, self._vocabulary, self._speculator)
 
     def settle(self) -> None:
         """After the warm-up: count anew and forget its prompts; the measured costs stay."""
@@ -165,7 +166,11 @@ class Engine:
         """
         events = self._start()
         if self._prefills and (self._prefill_is_next or not self._batch.rows):
-            return events + (self._flush() if self._drawn is not None else self._prefill())
+            if self._drawn is None:
+                return events + self._prefill()
+            events += self._flush()
+            self._speculator.look(self._batch)
+            return events
         if self._batch.rows or self._drawn is not None:
             self._prefill_is_next = True
             events += self._decode()
@@ -220,6 +225,7 @@ class Engine:
         rows = list(self._batch.rows)
         logits = self._forward() if rows else None
         events = self._commit(drawn) if drawn is not None else []
+        self._speculator.look(self._batch)
         if logits is not None:
             ended = [row for row in rows if row.finish is not None]
             more, order = self._take_out(ended)
@@ -250,9 +256,7 @@ class Engine:
         else:
             laws, distributions = drafts.laws(rows)
             draws = draw(logits, laws, distributions)
-        mx.async_eval(
-            [array for array in (draws.tokens, draws.finite, draws.chosen, draws.top_tokens) if array is not None]
-        )
+        mx.async_eval([array for array in draws if array is not None])
         self._drawn = Drawn(rows, draws, launched, () if drafts is None else drafts.tokens)
 
     def _commit(self, drawn: Drawn) -> list[TokenEvent]:
@@ -263,12 +267,14 @@ class Engine:
         for walk in walks:
             if walk.row.finish is not None:  # cancelled meanwhile
                 continue
-            committed = self._commit_walk(walk, drawn)
-            events.append(merged(committed))
-            kept[id(walk.row)] = max(1, sum(len(event.tokens) for event in committed))
+            self._prove(walk.row, finite=walk.draws[0].finite)
+            event, drafted, accepted = commit(walk, drawn.draws)
+            events.append(event)
+            kept[id(walk.row)] = max(1, len(event.tokens))
+            self._speculator.tested(walk.row, drafted, accepted)
+            self.meter.committed(len(event.tokens), accepted)
         if drawn.drafts:
             self._batch.settle([kept.get(id(row), 0) for row in self._batch.rows])
-        self._speculator.look(self._batch)
         return events
 
     def _clock(self, drawn: Drawn) -> None:
@@ -279,39 +285,6 @@ class Engine:
         self._speculator.ran(len(drawn.rows), drawn.width, seconds)
         if drawn.drafts:
             self.meter.verified(seconds)
-
-    def _commit_walk(self, walk: Walk, drawn: Drawn) -> list[TokenEvent]:
-        """The events of one row: its accepted drafts and the token behind them, or as many as come before its end."""
-        row, draws, drafted = walk
-        accepted = len(draws) - 1
-        events: list[TokenEvent] = []
-        for index, each in enumerate(draws):
-            if index == accepted:
-                row.rejected += drafted - accepted
-            else:
-                row.accepted += 1
-            events.append(self._commit_one(row, each, drawn))
-            if row.finish is not None:
-                break
-        whole = len(events) == len(draws)  # drafts behind the row's end tell nothing
-        self._speculator.tested(row, drafted if whole else len(events), min(accepted, len(events)))
-        self.meter.committed(sum(len(event.tokens) for event in events), min(accepted, len(events)))
-        return events
-
-    def _commit_one(self, row: Row, each: Draw, drawn: Drawn) -> TokenEvent:
-        """What goes wrong in one row ends that row; its neighbours have no part in it."""
-        position = len(row.committed)
-        self._prove(row, finite=each.finite)
-        if not each.finite:
-            fault = drawn.draws.fault(each.place)
-            log.error("non-finite logits: request=%s position=%d: %s", row.request.id, position, fault)
-            return row.end("error", f"the model's logits are not finite at output token {position}: {fault}")
-        try:
-            return row.commit(each.token, each.logprobs)
-        except Exception as error:
-            log.exception("commit failed: request=%s position=%d", row.request.id, position)
-            del row.committed[position:]
-            return row.end("error", f"output token {position} could not be turned into text: {error}")
 
     def _prove(self, row: Row, *, finite: bool) -> None:
         """A row's first logits tell whether what was computed for its prompt is to be kept."""

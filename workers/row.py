@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from pomona.runtime.wire import replace
 from pomona.workers.messages import Delta, Finish, FinishReason, PositionLogprobs, Request, TokenEvent, Usage
 from pomona.workers.sampling.law import Adjustment, RowLaw
 from pomona.workers.text import TextStream
@@ -164,16 +163,3 @@ class Row:
             logprobs=tuple(logprobs),
             finish=self.finish,
         )
-
-
-def merged(events: Sequence[TokenEvent]) -> TokenEvent:
-    """One event of several that follow each other."""
-    if len(events) == 1:
-        return events[0]
-    return replace(
-        events[0],
-        tokens=tuple(token for event in events for token in event.tokens),
-        deltas=tuple(delta for event in events for delta in event.deltas),
-        logprobs=tuple(entry for event in events for entry in event.logprobs),
-        finish=events[-1].finish,
-    )

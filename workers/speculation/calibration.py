@@ -20,12 +20,12 @@ TOKEN = 1
 """What is fed does not matter."""
 
 
-def calibrate(model: Any, vocabulary: Vocabulary, speculator: Speculator) -> None:
+def calibrate(model: Any, batch: Batch, vocabulary: Vocabulary, speculator: Speculator) -> None:
     """Tell the speculator what forwards of one row take, for as many tokens as the model's caches can verify.
 
-    Without any method of drafting, or with caches that verify none, nothing is run.
+    The batch is without rows before and afterwards. Without any method of drafting, or with caches that verify none,
+    nothing is run.
     """
-    batch = Batch(model)
     if not speculator.methods(batch):
         return
     most = max(WIDTHS) if batch.max_drafts is None else 1 + batch.max_drafts
@@ -51,3 +51,4 @@ def calibrate(model: Any, vocabulary: Vocabulary, speculator: Speculator) -> Non
         for _ in range(width):
             row.commit(TOKEN)
         batch.settle([width])
+    batch.leave([row])

@@ -85,7 +85,9 @@ class Speculator:
     def draft(self, batch: Batch) -> Drafts | None:
         """What the rows draft behind their last tokens, all of which are committed; None if nobody does."""
         asks: dict[Method, list[tuple[int, Ask]]] = {}
-        for (index, outlook), depth in self._depths(batch):
+        depths = self._depths(batch)
+        self.due = any(depth for _, depth in depths)
+        for (index, outlook), depth in depths:
             if depth:
                 asks.setdefault(outlook.method, []).append((index, Ask(batch.rows[index], depth)))
         proposals = [Proposal() for _ in batch.rows]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pomona.workers.batch import Batch
 from pomona.workers.messages import RequestId
 from pomona.workers.speculation.calibration import ROUNDS, WIDTHS, calibrate
 from pomona.workers.speculation.depth import DepthPolicy, Outlook
@@ -17,14 +18,14 @@ COPY = Outlook(RequestId("r"), "ngram", available=7, strength=10)
 @pytest.mark.parametrize("family", SETTINGS)
 def test_every_width_is_run_over_every_kind_of_cache(family: str) -> None:
     model = Watched(model_of(family))
-    calibrate(model, tiny().vocabulary, Speculator([NgramProposer()]))
+    calibrate(model, Batch(model), tiny().vocabulary, Speculator([NgramProposer()]))
     for width in WIDTHS:
         assert model.widths.count(width) >= ROUNDS
 
 
 def test_without_a_method_nothing_is_run() -> None:
     model = Watched(model_of("plain"))
-    calibrate(model, tiny().vocabulary, Speculator())
+    calibrate(model, Batch(model), tiny().vocabulary, Speculator())
     assert max(model.widths, default=1) == 1  # a model is looked at when a batch of it is made
 
 
