@@ -110,10 +110,9 @@ class Speculator:
         return list(zip(outlooks, depths, strict=True))
 
     def _outlooks(self, batch: Batch) -> list[tuple[int, Outlook]]:
-        most = batch.max_drafts
-        if not self._proposers or most == 0:
+        if not self.methods(batch):
             return []
-        found = []
+        most, found = batch.max_drafts, []
         for index, row in enumerate(batch.rows):
             options = self._options(row, min(row.remaining - 1, DEEPEST if most is None else most))
             if options:
