@@ -13,6 +13,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.smollm2"]
 
+SERVERS = ("tests/system/", "tests/cli/", "tests/conformance/")
+"""Folders whose tests start whole servers; these take turns, in one of the processes that run the tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests belong into one process: those that start servers, first, as they take longest; then each file,
+    so that what it sets up is set up once.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
+    for item in items:
+        name, _, _ = item.nodeid.partition("::")
+        item.add_marker(pytest.mark.xdist_group("servers" if name.startswith(SERVERS) else name))
+
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:

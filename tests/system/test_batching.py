@@ -26,7 +26,7 @@ def bodies() -> list[dict[str, Any]]:
                 {"role": "user", "content": "Write about " + "the sea and " * (index % 5) + f"number {index}."}
             ],
             "seed": 1000 + index,
-            "max_tokens": 8 + 3 * index,
+            "max_tokens": 8 + index,
             **LAWS[index % len(LAWS)],
         }
         for index in range(16)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.streams import Heard, all_started, listen_all
 from tests.system.conftest import MODEL
 
 TOPICS = ("rivers", "bread", "the moon", "bees", "glass", "trains", "salt", "maps")
-TOKENS = 40
+TOKENS = 24
 
 
 def bodies() -> list[dict[str, Any]]:
@@ -30,25 +31,32 @@ def bodies() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(smollm2: Server) -> list[str]:
+def server(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One of its own: its actors are killed."""
+    with serving(tmp_path_factory.mktemp("home"), [smollm2_folder]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: Server) -> list[str]:
     """The texts of the eight answers, each asked for alone."""
-    return [smollm2.ask(body)["choices"][0]["message"]["content"] for body in bodies()]
+    return [server.ask(body)["choices"][0]["message"]["content"] for body in bodies()]
 
 
 @pytest.mark.parametrize("actor", [f"worker:{MODEL}", "scheduler", "cache"])
-async def test_eight_streams_survive_the_death_of_an_actor(smollm2: Server, undisturbed: list[str], actor: str) -> None:
+async def test_eight_streams_survive_the_death_of_an_actor(server: Server, undisturbed: list[str], actor: str) -> None:
     heard = [Heard() for _ in TOPICS]
-    listening = asyncio.create_task(listen_all(smollm2.url, bodies(), heard))
+    listening = asyncio.create_task(listen_all(server.url, bodies(), heard))
     await all_started(heard, 4)
-    incarnation = await asyncio.to_thread(smollm2.kill, actor)
+    incarnation = await asyncio.to_thread(server.kill, actor)
     await listening
     assert [each.error for each in heard] == [None] * len(heard)
     assert [each.finish for each in heard] == ["length"] * len(heard)
     assert [each.completion_tokens for each in heard] == [TOKENS] * len(heard)
     assert [each.text for each in heard] == undisturbed
-    wait_until(lambda: smollm2.actor(actor).state == "ready", 60, f"{actor} is back")
-    assert smollm2.actor(actor).incarnation == incarnation + 1
-    wait_until(smollm2.settled, 5, "nothing runs or waits")
+    wait_until(lambda: server.actor(actor).state == "ready", 60, f"{actor} is back")
+    assert server.actor(actor).incarnation == incarnation + 1
+    wait_until(server.settled, 5, "nothing runs or waits")
 
 
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, tiny_model: Path) -> None:
@@ -63,8 +71,8 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, tiny_model: Path) 
         assert again.ready()
 
 
-def test_processes_say_what_they_are(smollm2: Server) -> None:
-    titles = {process.cmdline()[0].strip() for process in smollm2.family()}
+def test_processes_say_what_they_are(server: Server) -> None:
+    titles = {process.cmdline()[0].strip() for process in server.family()}
     assert titles >= {
         "pomona: supervisor",
         "pomona: gateway",
