@@ -65,7 +65,7 @@ class WorkerActor:
                 if engine.busy and self._turn.may_step:
                     self._tell(engine)
                 if self._turn.is_over(busy=engine.busy):
-                    self._end_turn()
+                    self._end_turn(engine)
         finally:
             prefixes.close(deadline_s=2.0)
 
@@ -153,10 +153,11 @@ class WorkerActor:
         if self._scheduler is not None:
             self._scheduler.send(Stepped(tuple(events), self._stats(engine), engine.progress()))
 
-    def _end_turn(self) -> None:
+    def _end_turn(self, engine: Engine) -> None:
         """The device is left idle: the last step's forward, which runs on behind the step, is a part of the turn."""
         begin = now()
         device.finish()
+        engine.pause()
         self._turn.use(now() - begin)
         ended = self._turn.end()
         if self._scheduler is not None:

@@ -37,10 +37,14 @@ class Drawn(NamedTuple):
 
     rows: list[Row]
     draws: Draws
-    launched: float
-    """When the forward was launched, in seconds of the worker's clock."""
+    began: float
+    """When its forward was launched, or could have been, in seconds of the worker's clock."""
     drafts: Sequence[Sequence[int]] = ()
     """Of each row; empty if nobody drafted."""
+    waited: bool = False
+    """It was launched only when all tokens before it were known."""
+    ended: float | None = None
+    """When it was computed, if that is known, since it is read much later."""
 
     @property
     def width(self) -> int:

@@ -124,6 +124,11 @@ class Engine:
         self._retire(list(self._batch.rows), self._drawn)
         self._prefills, self._waiting, self._drawn = [], [], None
 
+    def pause(self) -> None:
+        """All that was launched is computed; the time until the next step, which may come much later, is nobody's."""
+        if self._drawn is not None:
+            self._drawn = self._drawn._replace(ended=now())
+
     def _find(self, request_id: RequestId) -> Row | None:
         held = [*self._waiting, *(row for prefill in self._prefills for row in prefill.rows), *self._batch.rows]
         return next((row for row in held if row.request.id == request_id), None)
@@ -208,10 +213,13 @@ class Engine:
     def _decode_behind(self) -> list[TokenEvent]:
         """Read the last forward's tokens, let the rows draft behind them, and launch the next one."""
         begin = now()
+        reads = self._drawn is not None
         events = self._flush()
         rows = len(self._batch.rows)
         if rows:
-            self._launch(self._speculator.draft(self._batch))
+            drafts = self._speculator.draft(self._batch)
+            began = self._read_at if reads else now()
+            self._draw(self._forward(drafts), began, drafts, waited=True)
         self.meter.decoded(rows, now() - begin)
         return events
 
@@ -236,11 +244,6 @@ class Engine:
         self.meter.decoded(len(rows), now() - begin)
         return events
 
-    def _launch(self, drafts: Drafts | None) -> None:
-        """One forward of all rows, whose tokens are committed, and of what they draft."""
-        begin = now()
-        self._draw(self._forward(drafts), begin, drafts)
-
     def _forward(self, drafts: Drafts | None = None) -> mx.array:
         tokens = None if drafts is None else drafts.tokens
         logits = self._batch.forward() if tokens is None else self._batch.verify(tokens)
@@ -248,7 +251,7 @@ class Engine:
         mx.async_eval(logits)
         return logits
 
-    def _draw(self, logits: mx.array, launched: float, drafts: Drafts | None = None) -> None:
+    def _draw(self, logits: mx.array, began: float, drafts: Drafts | None = None, *, waited: bool = False) -> None:
         rows = list(self._batch.rows)
         if drafts is None:
             draws = draw(logits, [row.law() for row in rows])
@@ -257,7 +260,7 @@ class Engine:
             laws, distributions = drafts.laws(rows)
             draws = draw(logits, laws, distributions)
         mx.async_eval([array for array in draws if array is not None])
-        self._drawn = Drawn(rows, draws, launched, () if drafts is None else drafts.tokens)
+        self._drawn = Drawn(rows, draws, began, () if drafts is None else drafts.tokens, waited)
 
     def _commit(self, drawn: Drawn) -> list[TokenEvent]:
         """Commit what was drawn; then the batch knows what it keeps, and the speculator what became of its drafts."""
@@ -278,11 +281,11 @@ class Engine:
         return events
 
     def _clock(self, drawn: Drawn) -> None:
-        """The forward began when it was launched, or when the one before it had ended."""
+        """Tell what the step took: all the time since the one before it was read, if they follow on each other."""
         read = now()
-        seconds = read - max(drawn.launched, self._read_at)
+        seconds = (drawn.ended or read) - max(drawn.began, self._read_at)
         self._read_at = read
-        self._speculator.ran(len(drawn.rows), drawn.width, seconds)
+        self._speculator.ran(len(drawn.rows), drawn.width, seconds, waited=drawn.waited)
         if drawn.drafts:
             self.meter.verified(seconds)
 

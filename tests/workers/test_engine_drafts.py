@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -231,3 +232,22 @@ def test_many_mixed_batches_answer_as_they_do_alone(family: str) -> None:
             {name: outcome.tokens for name, outcome in expected.items()}, wrong=source.choice([0.0, 0.1, 0.5, 1.0])
         )
         assert same(run(engine_of(model, [scripted]), requests, every=source.randint(0, 3)), expected), turn
+
+
+def test_the_time_of_others_is_no_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that gives its turn back reads what it launched only in its next one."""
+    clock = count(0.0, 0.001)
+    away = 0.0
+    monkeypatch.setattr("pomona.workers.engine.now", lambda: next(clock) + away)
+    request = drafting(any_request(3), depth=2)
+    engine = engine_of(
+        model_of("plain"), [Scripted({request.id: alone(model_of("plain"), [request])[request.id].tokens})]
+    )
+    engine.assign(request)
+    while engine.busy:
+        engine.step()
+        engine.pause()
+        away += 1000.0
+    stats = engine.stats()
+    assert stats.verify_steps > 0
+    assert stats.verify_seconds < 1

@@ -58,7 +58,7 @@ class _Probe(NamedTuple):
 
 
 class DepthPolicy:
-    """Chooses one width for the forward of all rows: the most expected tokens per second, all rows paying for it.
+    """Chooses one width for the forward of all rows, that with the least expected time per token of a row on average.
 
     A function of what it was told: no clock, no random number, no look at a drafted token. Depths are decided before
     any draft is sampled, as exactness asks: a draft that was seen may not be dropped for what it is.
@@ -116,12 +116,30 @@ class DepthPolicy:
             self._saved -= self._probe.cost
             self._probe = None
 
+    def waited(self, rows: int, seconds: float) -> None:
+        """One plain step of `rows` rows took `seconds`, since it was launched only when the last tokens were known.
+
+        Drafting brought that about, so what it took beyond a plain step that waits for nothing is drafting's loss.
+        """
+        if not self._cost.known(rows, 1):
+            self.verified(rows, 1, seconds)
+            return
+        self._steps += 1
+        plain = self._cost.seconds(rows, 1)
+        self._ledger.passed(seconds, plain)
+        self._ledger.lost(max(0.0, seconds - plain))
+        self._worth = plain / rows
+
     def calibrated(self, rows: int, width: int, seconds: float) -> None:
         """A forward that served nobody took `seconds`: what is known of costs before the first request."""
         self._cost.observe(rows, width, seconds)
         plain = self._cost.seconds(rows, 1)
         self._ledger.passed(0.0, plain)
         self._worth = plain / rows
+
+    def looked(self, seconds: float) -> None:
+        """To see whether anybody could draft took `seconds`, which a worker without drafts would not have spent."""
+        self._ledger.lost(seconds)
 
     def proposed(self, method: Method, drafts: int, seconds: float) -> None:
         """One call for proposals took `seconds`; the longest that it gave has `drafts` tokens."""
@@ -141,6 +159,13 @@ class DepthPolicy:
         self._strengths.pop(key, None)
 
     # what is to be done
+
+    def affords_any(self, rows: int) -> bool:
+        """Whether a round of `rows` rows can come out in which somebody drafts, be it without an order."""
+        if not self._worth:
+            return False
+        cheapest = min(self._cost.seconds(rows, 1 + depth) for depth in DEPTHS)
+        return self._ledger.affords(cheapest - self._cost.seconds(rows, 1))
 
     def choose(self, outlooks: Sequence[Outlook], rows: int) -> list[int]:
         """Drafts of each outlook's row, in order, in the next forward of `rows` rows; one outlook a row at most.

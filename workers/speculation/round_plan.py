@@ -1,4 +1,8 @@
-"""One round as it might be: a width, who drafts in it, the tokens that are expected of it, and its seconds."""
+"""One round as it might be: a width, who drafts in it, how far it takes the rows, and its seconds.
+
+All rows wait for the widest, so what one gains another pays for. What counts is the mean of the rows' seconds per
+token: a round in which one row gains much and seven wait is as bad as it feels to the seven.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,10 +33,12 @@ class RoundPlan(NamedTuple):
     drafting: Sequence[Promise]
     """The rows that draft, as deep as they can within the width."""
     tokens: float
+    """What the rows gain, one each in a plain step: their number times the harmonic mean of the tokens they expect."""
     seconds: float
 
     @property
     def rate(self) -> float:
+        """Tokens per second of all rows, if each took their mean time for a token."""
         return self.tokens / self.seconds
 
     def drafts(self) -> dict[int, int]:
@@ -51,19 +57,26 @@ def plan_round(
     """
     depth = width - 1
     if not depth or costs is None:
-        return RoundPlan(width, promises, rows + sum([promise.gain[depth] for promise in promises]), forward)
+        return RoundPlan(width, promises, _progress(rows, [promise.gain[depth] for promise in promises]), forward)
     order = sorted(
         promises,
         key=lambda promise: (not promise.ordered, costs.each(promise.method, plain), -promise.gain[depth]),
     )
     best = RoundPlan(width, (), rows, forward)
     longest: dict[Method, int] = {}
-    tokens, whole = float(rows), 1.0
+    gains: list[float] = []
+    whole = 1.0
     for count, promise in enumerate(order, 1):
         longest[promise.method] = max(min(depth, promise.bound), longest.get(promise.method, 0))
-        tokens += promise.gain[depth]
+        gains.append(promise.gain[depth])
         whole *= promise.whole[depth]
+        tokens = _progress(rows, gains)
         seconds = forward + costs.seconds(longest, plain) + (1 - whole) * costs.replay
         if promise.ordered or tokens / seconds >= best.rate:
             best = RoundPlan(width, order[:count], tokens, seconds)
     return best
+
+
+def _progress(rows: int, gains: Sequence[float]) -> float:
+    """Of `rows` rows, some of which expect so many tokens on top of the one that each gets."""
+    return rows * rows / (rows - sum([gain / (1 + gain) for gain in gains]))

@@ -80,7 +80,9 @@ class Speculator:
 
     def look(self, batch: Batch) -> None:
         """Say whether drafts are due, from the tokens that are committed."""
+        begin = now()
         self.due = any(depth for _, depth in self._depths(batch))
+        self._policy.looked(now() - begin)
 
     def draft(self, batch: Batch) -> Drafts | None:
         """What the rows draft behind their last tokens, all of which are committed; None if nobody does."""
@@ -110,7 +112,9 @@ class Speculator:
         return list(zip(outlooks, depths, strict=True))
 
     def _outlooks(self, batch: Batch) -> list[tuple[int, Outlook]]:
-        if not self.methods(batch):
+        if not batch.rows or not self.methods(batch):
+            return []
+        if not (self._policy.affords_any(len(batch.rows)) or any(map(_orders, batch.rows))):
             return []
         most, found = batch.max_drafts, []
         for index, row in enumerate(batch.rows):
@@ -145,15 +149,19 @@ class Speculator:
         """A forward that served nobody took so long."""
         self._policy.calibrated(rows, width, seconds)
 
-    def ran(self, rows: int, width: int, seconds: float) -> None:
-        """A decode step of `rows` rows with `width` tokens each took so long.
+    def ran(self, rows: int, width: int, seconds: float, *, waited: bool) -> None:
+        """A decode step of `rows` rows with `width` tokens each took so long from the tokens before it to its own.
 
-        Of plain steps, which overlap with the host's work, the mean of the last ones is told: a token that is read
-        late makes its own step longer and the next one shorter.
+        `waited`: it was launched when those before it were known, as drafts ask. Of the other ones, which overlap with
+        the host's work, the mean of the last ones is told: a token that is read late makes its own step longer and the
+        next one shorter.
         """
-        if width > 1:
+        if width > 1 or waited:
             self._plain.clear()
-            self._policy.verified(rows, width, seconds)
+            if width > 1:
+                self._policy.verified(rows, width, seconds)
+            else:
+                self._policy.waited(rows, seconds)
             return
         if self._plain and self._plain[-1][0] != rows:
             self._plain.clear()
@@ -181,6 +189,12 @@ class Speculator:
         self._asked.pop(request, None)
         for proposer in self._proposers.values():
             proposer.forget(request)
+
+
+def _orders(row: Row) -> bool:
+    """Its client said how to draft and how deep, whatever that costs."""
+    wish = row.request.speculation
+    return wish.method not in ("auto", "off") and wish.depth is not None
 
 
 def _counted(counts: tuple[int, ...], reached: int) -> tuple[int, ...]:

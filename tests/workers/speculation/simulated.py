@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from statistics import harmonic_mean
 from typing import NamedTuple, Protocol
 
 from pomona.config import DEEPEST, Method
@@ -141,14 +142,16 @@ def chatting(seed: int) -> Text:
 
 
 class Result(NamedTuple):
-    tokens: int
+    tokens: list[int]
+    """Of each row."""
     seconds: float
     widths: list[int]
     """Of each round."""
 
     @property
     def rate(self) -> float:
-        return self.tokens / self.seconds
+        """Tokens per second of all rows, if each took the rows' mean time for a token."""
+        return len(self.tokens) * harmonic_mean(self.tokens) / self.seconds
 
 
 def run(
@@ -163,7 +166,7 @@ def run(
 ) -> Result:
     """`rounds` rounds of all rows; the costs wander by `noise` (of their logarithm), the mean is the table's."""
     random, rows = Random(seed), len(texts)
-    tokens, seconds, widths = 0, 0.0, []
+    tokens, seconds, widths = [0] * rows, 0.0, []
     for wander in _wandering(random, noise, rounds):
         outlooks = [text.outlook() for text in texts]
         depths = policy.choose(outlooks, rows)
@@ -180,7 +183,7 @@ def run(
         for text, depth, got in zip(texts, depths, accepted, strict=True):
             if depth:
                 policy.tested(text.key, text.method, depth, got)
-        tokens += rows + sum(accepted)
+        tokens = [own + 1 + more for own, more in zip(tokens, accepted, strict=True)]
         seconds += took + replay
         widths.append(width)
     return Result(tokens, seconds, widths)

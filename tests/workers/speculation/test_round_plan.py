@@ -1,5 +1,6 @@
 from itertools import accumulate
 from operator import mul
+from statistics import harmonic_mean
 
 import pytest
 from hypothesis import given
@@ -29,8 +30,16 @@ def costs(each: float = 0.0, replay: float = 0.0) -> DraftCost:
 def test_copies_all_join_where_nothing_else_costs() -> None:
     plan = plan_round(3, [promise(0, 0.5), promise(2, 0.0), promise(3, 0.5, bound=1)], 4, 2.0, None, PLAIN)
     assert plan.drafts() == {0: 2, 2: 2, 3: 1}
-    assert plan.tokens == pytest.approx(4 + 0.75 + 0.5)
-    assert plan.rate == pytest.approx(5.25 / 2)
+    assert plan.tokens == pytest.approx(4 * harmonic_mean([1.75, 1, 1.5, 1]))
+    assert plan.rate == pytest.approx(plan.tokens / 2)
+
+
+def test_what_one_row_gains_does_not_make_up_for_what_seven_lose() -> None:
+    """Twelve tokens in the time of eleven, but seven of the eight rows wait so much longer for theirs."""
+    alone = plan_round(5, [promise(0, 0.98)], 8, 1.4, None, PLAIN)
+    assert 8 + alone.drafting[0].gain[4] > 1.4 * 8
+    assert alone.rate < 8 / PLAIN
+    assert plan_round(5, [promise(place, 0.98) for place in range(8)], 8, 1.4, None, PLAIN).rate > 8 / PLAIN
 
 
 def test_a_plain_round_drafts_nothing() -> None:
@@ -83,6 +92,5 @@ def rate(chosen: tuple[Promise, ...], width: int, rows: int, replay: float) -> f
     whole = 1.0
     for each in chosen:
         whole *= each.whole[width - 1]
-    return RoundPlan(
-        width, chosen, rows + sum(each.gain[width - 1] for each in chosen), 1.3 + (1 - whole) * replay
-    ).rate
+    tokens = [1 + each.gain[width - 1] for each in chosen] + [1.0] * (rows - len(chosen))
+    return RoundPlan(width, chosen, rows * harmonic_mean(tokens), 1.3 + (1 - whole) * replay).rate
