@@ -1,9 +1,10 @@
 """What speculation is measured on: answers that repeat their prompt, and free chat; greedy and sampled. Pure."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import islice, repeat
+from typing import TypeVar
 
 from pomona.cli.bench.load import Message, streamed
 from pomona.cli.bench.prompts import WORDS, unique_prompts
@@ -14,8 +15,10 @@ QUALITIES = "ancient broken frozen golden heavy hollow narrow purple quiet rusty
 LINE_WORDS = 5
 """Of one line of a list."""
 EXAMPLE_LINES = 3
+PRICES = range(2, 100)
 COPY = "Repeat this list exactly:\n\n"
 
+T = TypeVar("T")
 Body = dict[str, object]
 """The JSON of a chat request, but for its model."""
 
@@ -56,7 +59,8 @@ def stories(seed: str, words: int) -> Iterator[list[Message]]:
 def copies(seed: str, words: int) -> Iterator[list[Message]]:
     """A list of at least `words` words is to be repeated, as another one was before; no two lists are alike.
 
-    Lists, and an example, since a small model tells a text again in words of its own: it is the copy that is wanted.
+    Lists, and an example, since a small model tells a text again in words of its own; and no word or price twice in
+    a list as long as they last, since it loses its place where lines are alike: it is the copy that is wanted.
     """
     draw = random.Random(seed)
     while True:
@@ -65,12 +69,16 @@ def copies(seed: str, words: int) -> Iterator[list[Message]]:
 
 
 def _list(draw: random.Random, lines: int) -> str:
-    nouns: list[str] = []
-    made = []
-    for number in range(1, lines + 1):
-        nouns = nouns or draw.sample(WORDS, len(WORDS))
-        made.append(f"{number}. {draw.choice(QUALITIES.split())} {nouns.pop()}, {draw.randint(2, 99)} coins")
-    return "\n".join(made)
+    qualities, nouns, prices = _shuffled(draw, QUALITIES.split()), _shuffled(draw, WORDS), _shuffled(draw, PRICES)
+    return "\n".join(
+        f"{number}. {next(qualities)} {next(nouns)}, {next(prices)} coins" for number in range(1, lines + 1)
+    )
+
+
+def _shuffled(draw: random.Random, values: Sequence[T]) -> Iterator[T]:
+    """All of them in any order, and all of them again, without end."""
+    while True:
+        yield from draw.sample(values, len(values))
 
 
 def _said(role: str, text: str) -> Message:
