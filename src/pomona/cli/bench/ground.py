@@ -1,6 +1,7 @@
 """What every bench that starts servers itself stands on: a model, a clean environment, a folder that goes away."""
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,11 @@ class Ground:
     def environment(self) -> Environment:
         """Where the figures come from."""
         return describe(self.folder, self.env)
+
+    def speculation(self, settings: str) -> str:
+        """Text of a configuration file: what the model under test is to know of speculation."""
+        folder = json.dumps(str(self.folder))  # the server is asked to serve this folder, which is its id here
+        return f"[[models]]\nid = {folder}\npath = {folder}\n[models.speculation]\n{settings}\n"
 
     @contextlib.contextmanager
     def pomona(self, home: Path, config: str = "") -> Iterator[Pomona]:

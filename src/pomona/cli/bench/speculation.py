@@ -91,15 +91,12 @@ class SpeculationBench:
     def _config(self) -> str:
         """Pomona's configuration: room for the widest batch, and where guesses may come from."""
         text = f"[worker]\nmax_running = {max(DEFAULT_ROWS, *self.plan.widths)}\n"
-        if self.draft_model is None and self.layers is None:
-            return text
-        folder = json.dumps(str(self.ground.folder))  # the server is asked to serve this folder, which is its id here
-        text += f"[[models]]\nid = {folder}\npath = {folder}\n[models.speculation]\n"
+        settings = []
         if self.draft_model is not None:
-            text += f"draft_model = {json.dumps(str(self.draft_model))}\n"
+            settings.append(f"draft_model = {json.dumps(str(self.draft_model))}")
         if self.layers is not None:
-            text += f"layers = {self.layers}\n"
-        return text
+            settings.append(f"layers = {self.layers}")
+        return text + self.ground.speculation("\n".join(settings))
 
     def _bodies(self, name: str, task: Task, width: int, max_tokens: int) -> list[Body]:
         """Each way gets the same ones in a round, and no other round does."""

@@ -32,7 +32,7 @@ class StallBench:
     def run(self) -> bool:
         """False if the user stopped it before the end. Raises BenchError if the server or a request fails."""
         try:
-            config = f"[worker]\nstall_s = {self.plan.stall_s}\n"
+            config = f"[worker]\nstall_s = {self.plan.stall_s}\n" + self.ground.speculation('method = "off"')
             with self.ground.pomona(self.ground.scratch / "home", config) as server:
                 target = server.target
                 ask(target, [question(f"{self.plan.seed} warm-up")], FEW)
