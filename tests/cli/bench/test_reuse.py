@@ -14,7 +14,7 @@ HERE = Environment(
     model="m",
     weights="f",
 )
-PLAN = CachePlan(rounds=2, system_words=10, turns=3, max_tokens=4, seed="0")
+PLAN = CachePlan(rounds=2, system_words=10, question_words=4, turns=3, max_tokens=4, seed="0")
 
 
 def answer(prompt: int, cached: int = 0, ttft: float = 1.0, completion: int = 4) -> Answer:

@@ -57,7 +57,7 @@ class CacheBench:
             self._ask(server, turn, Source.DISK, system)
 
     def _ask(self, server: Pomona, turn: int, source: Source, system: Message) -> None:
-        asked = question(f"{self.plan.seed} {turn} {source}")
+        asked = question(f"{self.plan.seed} {turn} {source}", self.plan.question_words)
         one = reused(turn, source, ask(server.target, [system, asked], self.plan.max_tokens))
         self.requests.append(one)
         cached = f"{one.cached_tokens} of {one.prompt_tokens} tokens cached"
@@ -67,7 +67,7 @@ class CacheBench:
         messages: list[Message] = []
         before: Answer | None = None
         for turn in range(self.plan.turns):
-            messages.append(question(f"{self.plan.seed} turn {turn}"))
+            messages.append(question(f"{self.plan.seed} turn {turn}", self.plan.question_words))
             answer = ask(server.target, messages, self.plan.max_tokens)
             messages.append({"role": "assistant", "content": answer.text})
             one = chat_turn(turn, answer, before)
@@ -79,7 +79,7 @@ class CacheBench:
     def _serving(self) -> Iterator[Pomona]:
         """One home for all, so that what is stored stays; a warm-up request that shares nothing with the others."""
         with self.ground.pomona(self.ground.scratch / "home") as server:
-            ask(server.target, [question(f"{self.plan.seed} warm-up {time.monotonic()}")], 4)
+            ask(server.target, [question(f"{self.plan.seed} warm-up {time.monotonic()}", self.plan.question_words)], 4)
             yield server
 
 

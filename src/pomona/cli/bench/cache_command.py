@@ -19,7 +19,9 @@ def cache(
     trace_turns: Annotated[int, typer.Option(min=1, help="Turns of each conversation of a trace.")] = 3,
     systems: Annotated[int, typer.Option(min=1, help="System prompts that a trace's conversations share.")] = 8,
     active: Annotated[int, typer.Option(min=1, help="Conversations of a trace that are under way at once.")] = 16,
-    question_words: Annotated[int, typer.Option(min=1, help="Words of each question of a trace.")] = 40,
+    question_words: Annotated[
+        int | None, typer.Option(min=1, help="Words of each question, or a sentence more; default: 12, of a trace 40.")
+    ] = None,
     share: Annotated[
         float, typer.Option(min=0.001, max=1.0, help="Memory for a trace's prefixes, as a share of what all take.")
     ] = 0.1,
@@ -39,6 +41,7 @@ def cache(
     from pomona.cli.bench import reuse as reuses
     from pomona.cli.bench import trace as traces
     from pomona.cli.bench.cache import CacheBench
+    from pomona.cli.bench.conversation import FEW_WORDS
     from pomona.cli.bench.ground import ground
     from pomona.cli.bench.report import check_writable, finish, reuse_table, trace_table
     from pomona.cli.bench.trace_run import TraceBench
@@ -53,7 +56,7 @@ def cache(
                 turns=trace_turns,
                 systems=systems,
                 system_words=system_words,
-                question_words=question_words,
+                question_words=question_words or 40,
                 active=active,
                 share=share,
                 max_tokens=max_tokens,
@@ -66,7 +69,12 @@ def cache(
             finish(traced, trace_table(traced), console, out)
             return INTERRUPTED if traced.interrupted else 0
         cache_plan = reuses.CachePlan(
-            rounds=rounds, system_words=system_words, turns=turns, max_tokens=max_tokens, seed=seed
+            rounds=rounds,
+            system_words=system_words,
+            question_words=question_words or FEW_WORDS,
+            turns=turns,
+            max_tokens=max_tokens,
+            seed=seed,
         )
         bench = CacheBench(plan=cache_plan, ground=here)
         whole = bench.run()

@@ -13,7 +13,7 @@ from pomona.cli.bench.problem import BenchError
 from pomona.cli.bench.prompts import unique_prompts
 
 ASK_S = 600.0
-TURN_WORDS = 12
+FEW_WORDS = 12
 
 
 def system_prompt(seed: str, words: int) -> Message:
@@ -21,7 +21,7 @@ def system_prompt(seed: str, words: int) -> Message:
     return {"role": "system", "content": next(unique_prompts(f"{seed} system", repeat(words)))}
 
 
-def question(seed: str, words: int = TURN_WORDS) -> Message:
+def question(seed: str, words: int = FEW_WORDS) -> Message:
     return {"role": "user", "content": next(unique_prompts(f"{seed} question", repeat(words)))}
 
 

@@ -24,6 +24,7 @@ class Source(StrEnum):
 class CachePlan:
     rounds: int
     system_words: int
+    question_words: int
     turns: int
     max_tokens: int
     seed: str
