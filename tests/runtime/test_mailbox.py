@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,6 +202,16 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     yield desk
     desk.mailbox.close()
     desk.reception.close()
+
+
+def test_what_an_actor_built_before_it_is_ready_is_no_garbage(desk: Desk) -> None:
+    before = gc.get_freeze_count()
+    built = [[] for _ in range(5000)]  # type: ignore[var-annotated]
+    try:
+        desk.mailbox.ready()
+        assert gc.get_freeze_count() >= before + len(built)
+    finally:
+        gc.unfreeze()
 
 
 def test_an_actor_tells_the_supervisor_how_it_is(desk: Desk) -> None:

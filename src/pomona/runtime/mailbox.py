@@ -5,6 +5,7 @@ without HANDOVER; a DEALER keeps what it could not send and would deliver it to 
 link is opened anew for each incarnation.
 """
 
+import gc
 import math
 import time
 from collections.abc import Iterator
@@ -261,6 +262,13 @@ class Mailbox:
         self.tell(Progress(text))
 
     def ready(self, detail: str = "") -> None:
+        """Say that the actor serves.
+
+        What it has built by now stays, and collections of garbage leave it alone: going through a worker's libraries
+        takes as long as several tokens.
+        """
+        gc.collect()
+        gc.freeze()
         self.tell(Ready(detail))
 
     def failed(self, reason: str, *, final: bool = True) -> None:
