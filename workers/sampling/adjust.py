@@ -14,7 +14,10 @@ BITS = np.arange(32, dtype=np.uint32)
 
 def adjust(logits: mx.array, rows: Sequence[RowLaw]) -> mx.array:
     """float32 [rows, vocabulary] in and out; the very same array if no row wants anything."""
-    penalised = [(index, row.adjustment) for index, row in enumerate(rows) if row.adjustment and row.adjustment.tokens]
+    adjustments = [
+        (index, _within(row.adjustment, logits.shape[-1])) for index, row in enumerate(rows) if row.adjustment
+    ]
+    penalised = [(index, adjustment) for index, adjustment in adjustments if adjustment.tokens]
     masked = [(index, row.mask) for index, row in enumerate(rows) if row.mask is not None]
     if penalised:
         where, part = _taken(logits, [index for index, _ in penalised])
@@ -24,6 +27,15 @@ def adjust(logits: mx.array, rows: Sequence[RowLaw]) -> mx.array:
         allowed = _allowed([mask for _, mask in masked], logits.shape[-1])
         logits = _put(logits, where, mx.where(allowed, part, -math.inf))
     return logits
+
+
+def _within(adjustment: Adjustment, vocabulary: int) -> Adjustment:
+    """Without ids that no logit has, as a client's stop token may be one: they would be written outside the logits."""
+    if max(adjustment.tokens, default=0) < vocabulary:
+        return adjustment
+    tokens, repetition, add = adjustment
+    held = [index for index, token in enumerate(tokens) if token < vocabulary]
+    return Adjustment([tokens[i] for i in held], [repetition[i] for i in held], [add[i] for i in held])
 
 
 def _taken(logits: mx.array, rows: Sequence[int]) -> tuple[mx.array | None, mx.array]:

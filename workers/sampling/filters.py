@@ -91,12 +91,14 @@ def _xtc(logprobs: mx.array, rows: Sequence[RowLaw]) -> mx.array:
     threshold = column([row.sampling.xtc_threshold for row in rows])
     least = mx.min(mx.where(probabilities > threshold, probabilities, math.inf), axis=-1, keepdims=True)
     removed = probabilities > least
-    width = max(len(row.spared) for row in rows)
+    # Ids that no logit has, as a client's stop token may be one, would be written outside the logits.
+    spared = [[token for token in row.spared if token < logprobs.shape[-1]] for row in rows]
+    width = max(map(len, spared))
     if width:
         # A row that spares fewer repeats its first, or names token 0 without sparing it.
-        tokens = [[*row.spared, *(row.spared[:1] or (0,)) * (width - len(row.spared))] for row in rows]
+        tokens = [own + (own[:1] or [0]) * (width - len(own)) for own in spared]
         where = mx.array(tokens, dtype=mx.int32)
-        spares = mx.array([bool(row.spared) for row in rows])[:, None]
+        spares = mx.array([bool(own) for own in spared])[:, None]
         removed = mx.put_along_axis(removed, where, mx.take_along_axis(removed, where, axis=-1) & ~spares, axis=-1)
     return mx.where(removed, -math.inf, logprobs)
 

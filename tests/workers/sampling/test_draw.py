@@ -8,6 +8,7 @@ from pomona.workers.messages import Sampling
 from pomona.workers.randomness import Purpose, uniform
 from pomona.workers.row import FORBIDDEN
 from pomona.workers.sampling import reference
+from pomona.workers.sampling.adjust import adjust
 from pomona.workers.sampling.draw import distribution, draw
 from pomona.workers.sampling.law import Adjustment, RowLaw
 from pomona.workers.sampling.logprobs import LEAST
@@ -205,6 +206,19 @@ def test_adjustments_of_different_length_stay_on_their_own_rows() -> None:
     ]
     assert drawn([[4.0, 3.0, 2.0, 1.0]] * 4, rows) == [3, 0, 0, 2]
     assert drawn([[4.0, 3.0, 2.0, 1.0]] * 2, [rows[0], rows[3]]) == [3, 2]
+
+
+@pytest.mark.parametrize("absent", [3, 2**31 - 1])
+def test_an_adjustment_of_a_token_that_no_logit_has_adjusts_nothing(absent: int) -> None:
+    """A client may name any number as a stop token, which must not come before `min_tokens`."""
+    rows = [
+        RowLaw(Sampling(seed=0), 0, Adjustment([1, absent], [2.0, 3.0], [0.5, FORBIDDEN]), None),
+        RowLaw(Sampling(seed=0), 0, Adjustment([absent], [1.0], [FORBIDDEN]), None),
+        RowLaw(Sampling(seed=0), 0, None, None),
+    ]
+    raw = mx.array([[0.0, 2.0, 1.0]] * 3)
+    assert adjust(raw, rows).tolist() == [[0.0, 1.5, 1.0], [0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]
+    assert draw(raw[1:], rows[1:]).finite.tolist() == [True, True]
 
 
 @pytest.mark.parametrize(("logit", "expected"), [(3.0, 1.5), (-3.0, -6.0), (0.0, 0.0)])

@@ -85,3 +85,9 @@ def test_the_probability_zero_is_never_and_one_is_always() -> None:
 
 def test_temperature_zero_knows_no_xtc() -> None:
     assert one(LOGITS, always(0.1, temperature=0.0)) == 0
+
+
+def test_a_spared_token_that_no_logit_has_spares_none() -> None:
+    """A client may name any number as a stop token."""
+    assert left(always(0.15), spared=[4, 2**31 - 1]) == [2, 3]
+    assert left(always(0.15), spared=[0, 2**31 - 1]) == [0, 2, 3]
