@@ -62,6 +62,14 @@ class Speculation(Part, kw_only=True):
     """Tokens guessed at once, at most; None leaves it to what is measured."""
 
 
+class Constraint(Part):
+    """The language that an answer's text must be of, byte for byte; it was checked when the request came."""
+
+    kind: Literal["json_schema", "json_object", "regex", "choice", "lark"]
+    text: str = ""
+    """JSON of a schema, a regular expression, JSON of a list of strings, or a grammar; empty for any JSON object."""
+
+
 class TokenLogprob(Part):
     """A token as raw bytes (no vocabulary marker characters) with its natural log-probability."""
 
@@ -97,6 +105,7 @@ class Request(Part, kw_only=True):
     cache_salt: str = ""
     """Requests with different salts share no cached prefix."""
     speculation: Speculation = Speculation()
+    constraint: Constraint | None = None
 
 
 class Delta(Part):
