@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from pomona.config import Config
 from pomona.home import Home
@@ -10,6 +10,8 @@ from pomona.runtime.actor import ActorFailure, ActorSpec
 from pomona.runtime.mailbox import Link, Mailbox, now
 from pomona.runtime.wire import Decoder, replace
 from pomona.workers import device
+from pomona.workers.constraint.compiler import Compiler
+from pomona.workers.constraint.tokens import Tokens
 from pomona.workers.engine import Engine, EngineLimits
 from pomona.workers.kv_measure import measure_kv_cost
 from pomona.workers.messages import (
@@ -51,6 +53,7 @@ class WorkerActor:
         self._scheduler: Link[SchedulerToWorker] | None = None
         self._scheduler_incarnation = -1
         self._turn = OwnTurn()
+        self._compiler: Compiler | None = None
 
     def run(self, mailbox: Mailbox) -> None:
         engine, prefixes, ready = self._open(mailbox)
@@ -68,6 +71,8 @@ class WorkerActor:
                     self._end_turn(engine)
         finally:
             prefixes.close(deadline_s=2.0)
+            if self._compiler is not None:
+                self._compiler.close(deadline_s=1.0)
 
     def _open(self, mailbox: Mailbox) -> tuple[Engine, PrefixStore, WorkerReady]:
         folder = Path(self._settings.path)
@@ -80,6 +85,8 @@ class WorkerActor:
         except (ModelError, ValueError) as error:
             raise ActorFailure(f"model {self._settings.id}: {error}") from error
         prefixes = open_prefix_store(mailbox.me, self._config, folder, model)
+        mailbox.progress("reading the vocabulary")
+        self._compiler = self._open_compiler(vocabulary, tokenizer)
         worker = self._config.worker
         engine = Engine(
             opened.model,
@@ -88,6 +95,7 @@ class WorkerActor:
             EngineLimits(self._settings.max_running or worker.max_running, worker.prefill_chunk, worker.stall_s),
             prefixes,
             opened.proposers,
+            self._compiler,
         )
         if engine.refusal:
             log.info("no-speculation model=%s: %s", self._settings.id, engine.refusal)
@@ -112,6 +120,16 @@ class WorkerActor:
             )
         ready = WorkerReady(self._settings.id, engine.max_running, fitting, cost, budget, engine.methods)
         return engine, prefixes, ready
+
+    def _open_compiler(self, vocabulary: Vocabulary, tokenizer: Any) -> Compiler | None:
+        def encode(text: str) -> list[int]:
+            return list(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+        try:
+            return Compiler(Tokens(vocabulary, frozenset(tokenizer.eos_token_ids), encode))
+        except (ValueError, RuntimeError) as error:
+            log.warning("no-constraints model=%s: %s", self._settings.id, error)
+            return None
 
     def _follow_scheduler(self, mailbox: Mailbox, engine: Engine, ready: WorkerReady) -> None:
         """Open a new link to each new incarnation of the scheduler; what the old one asked for is dropped."""

@@ -40,6 +40,9 @@ def commit(walk: Walk, draws: Draws) -> Committed:
 
 def _commit_one(row: Row, each: Draw, draws: Draws) -> TokenEvent:
     position = len(row.committed)
+    if row.fault:
+        log.error("constraint failed: request=%s position=%d: %s", row.request.id, position, row.fault)
+        return row.end("error", f"the constraint failed at output token {position}: {row.fault}")
     if not each.finite:
         fault = draws.fault(each.place)
         log.error("non-finite logits: request=%s position=%d: %s", row.request.id, position, fault)

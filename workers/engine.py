@@ -10,6 +10,8 @@ from pomona.config import Method
 from pomona.runtime.mailbox import now
 from pomona.workers.batch import Batch
 from pomona.workers.commit import commit
+from pomona.workers.constraint.compiler import Compiler
+from pomona.workers.constraint.pending import Pending
 from pomona.workers.cost import PrefillCost
 from pomona.workers.drawn import Drawn
 from pomona.workers.messages import Request, RequestId, TokenEvent, Usage, WorkerStats
@@ -62,7 +64,9 @@ class Engine:
         limits: EngineLimits,
         prefixes: PrefixStore,
         proposers: Sequence[Proposer] = (),
+        compiler: Compiler | None = None,
     ) -> None:
+        """Without a `compiler`, requests with a constraint fail."""
         self._model = model
         self._vocabulary = vocabulary
         self._eos = eos
@@ -74,6 +78,7 @@ class Engine:
         self._unproven: dict[RequestId, Prefill] = {}
         """What was computed for the prompts of rows that have not drawn yet."""
         self._waiting: list[Row] = []
+        self._grammars = Pending(compiler)
         self._drawn: Drawn | None = None
         self._speculator = Speculator(proposers)
         self._read_at = 0.0
@@ -101,7 +106,9 @@ class Engine:
 
     def assign(self, request: Request) -> None:
         """Take a request; it is started by a later step. A second one with the same id is an error of the caller."""
-        self._waiting.append(Row(request, self._vocabulary, self._eos))
+        row = Row(request, self._vocabulary, self._eos)
+        self._grammars.begin(row)
+        self._waiting.append(row)
 
     def cancel(self, request_id: RequestId) -> Usage | None:
         """Drop a request, whatever its state; None if it is unknown or has ended."""
@@ -109,6 +116,7 @@ class Engine:
         if row is None:
             return None
         row.end("cancelled")
+        self._grammars.forget(row)
         self._waiting = [other for other in self._waiting if other is not row]
         self._prefills, ended = without(self._prefills, row)
         for prefill in ended:
@@ -122,6 +130,8 @@ class Engine:
         for prefill in self._prefills:
             prefill.store()
         self._retire(list(self._batch.rows), self._drawn)
+        for row in self._waiting:
+            self._grammars.forget(row)
         self._prefills, self._waiting, self._drawn = [], [], None
 
     def pause(self) -> None:
@@ -179,6 +189,8 @@ class Engine:
         if self._batch.rows or self._drawn is not None:
             self._prefill_is_next = True
             events += self._decode()
+        elif not events:
+            self._grammars.wait()
         return events
 
     # starting
@@ -186,7 +198,9 @@ class Engine:
     def _start(self) -> list[TokenEvent]:
         events = []
         for row in list(self._waiting):
-            if row.finish is not None:  # its committed tokens already reach its end
+            if row.finish is None and not self._grammars.ready(row):
+                continue
+            if row.finish is not None:  # its committed tokens already reach its end, or its grammar failed
                 self._waiting.remove(row)
                 events.append(row.replayed())
                 continue

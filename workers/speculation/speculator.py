@@ -102,7 +102,7 @@ class Speculator:
             known = self._figures.get(method, MethodFigures())
             self._figures[method] = replace(known, propose_seconds=known.propose_seconds + seconds)
             for (index, ask), proposal in zip(own, given, strict=True):
-                proposals[index] = proposal
+                proposals[index] = _cut(proposal, ask.row.legal(proposal.tokens))
                 self._asked[ask.row.request.id] = method
         return Drafts(proposals) if any(proposal.tokens for proposal in proposals) else None
 
@@ -195,6 +195,13 @@ def _orders(row: Row) -> bool:
     """Its client said how to draft and how deep, whatever that costs."""
     wish = row.request.speculation
     return wish.method not in ("auto", "off") and wish.depth is not None
+
+
+def _cut(proposal: Proposal, length: int) -> Proposal:
+    if length == len(proposal.tokens):
+        return proposal
+    own = proposal.distributions
+    return Proposal(proposal.tokens[:length], None if own is None or not length else own[:length])
 
 
 def _counted(counts: tuple[int, ...], reached: int) -> tuple[int, ...]:
