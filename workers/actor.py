@@ -11,7 +11,7 @@ from pomona.runtime.mailbox import Link, Mailbox, now
 from pomona.runtime.wire import Decoder, replace
 from pomona.workers import device
 from pomona.workers.constraint.compiler import Compiler
-from pomona.workers.constraint.tokens import Tokens
+from pomona.workers.constraint.tokens import tokens_of
 from pomona.workers.engine import Engine, EngineLimits
 from pomona.workers.kv_measure import measure_kv_cost
 from pomona.workers.messages import (
@@ -122,11 +122,8 @@ class WorkerActor:
         return engine, prefixes, ready
 
     def _open_compiler(self, vocabulary: Vocabulary, tokenizer: Any) -> Compiler | None:
-        def encode(text: str) -> list[int]:
-            return list(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
-
         try:
-            return Compiler(Tokens(vocabulary, frozenset(tokenizer.eos_token_ids), encode))
+            return Compiler(tokens_of(tokenizer, vocabulary))
         except (ValueError, RuntimeError) as error:
             log.warning("no-constraints model=%s: %s", self._settings.id, error)
             return None

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from typing import TypeAlias, cast
+from typing import cast
 
 from llguidance import LLMatcher, LLParserLimits
 
+from pomona.workers.constraint.schema import Json, schemas
 from pomona.workers.messages import Constraint
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 WIDEST_GAP = 32
 """Characters of blank space between two tokens of JSON, at most: a model that loves blanks comes to an end."""
@@ -34,8 +33,8 @@ def limits() -> LLParserLimits:
 def grammar_of(constraint: Constraint) -> str:
     """The grammar for `LLMatcher`; JSON of schemas, regular expressions and Lark itself are not looked into here.
 
-    Raises ValueError for a schema or a choice that is no JSON, or not of the kind that it must be, and for a `const` or
-    `enum` text with a character that could only be written as `\\uXXXX`.
+    Raises ValueError for a schema or a choice that is no JSON, or not of the kind that it must be, and for a text that
+    must be written as it stands and has a character that could only be written as `\\uXXXX`.
     """
     match constraint.kind:
         case "json_schema":
@@ -82,20 +81,31 @@ def _parsed(text: str, name: str) -> Json:
         raise ValueError(f"the {name} is no JSON: {error}") from error
 
 
-def _fixed_texts(schema: dict[str, Json]) -> Iterator[tuple[str, str]]:
-    """Every string under a `const` or an `enum`, with the path of that keyword."""
-    left: list[tuple[str, Json, str]] = [("$", schema, "")]
+def _fixed_texts(root: dict[str, Json]) -> Iterator[tuple[str, str]]:
+    """Every string that a schema wants written as it stands, a value or a key, with its path."""
+    for path, schema in schemas(root):
+        for keyword in ("const", "enum"):
+            if keyword in schema:
+                yield from _texts(f"{path}.{keyword}", schema[keyword])
+        named = schema.get("properties")
+        if isinstance(named, dict):
+            yield from ((f"{path}.properties", name) for name in named)
+        required = schema.get("required")
+        if isinstance(required, list):
+            yield from ((f"{path}.required", name) for name in required if isinstance(name, str))
+
+
+def _texts(path: str, value: Json) -> Iterator[tuple[str, str]]:
+    left: list[tuple[str, Json]] = [(path, value)]
     while left:
-        path, value, fixed = left.pop()
-        if isinstance(value, str):
-            if fixed:
-                yield fixed, value
-        elif isinstance(value, list):
-            left += [(f"{path}[{index}]", each, fixed) for index, each in enumerate(value)]
-        elif isinstance(value, dict):
-            for key, each in value.items():
-                below = f"{path}.{key}"
-                left.append((below, each, fixed or (below if key in ("const", "enum") else "")))
+        where, each = left.pop()
+        if isinstance(each, str):
+            yield where, each
+        elif isinstance(each, list):
+            left += [(f"{where}[{index}]", below) for index, below in enumerate(each)]
+        elif isinstance(each, dict):
+            left += [(f"{where}.{key}", below) for key, below in each.items()]
+            yield from ((where, key) for key in each)
 
 
 def _unwritable(character: str) -> bool:

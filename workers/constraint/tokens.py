@@ -1,6 +1,7 @@
 """A model's tokens as the grammar engine sees them: the bytes that they add to the text, and those that end it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +30,25 @@ class Tokens:
         known = [token for token in range(self.size) if vocabulary.name_of(token)]
         self.known = self._words(known) | self.ends
         """Ids that stand for something; padded vocabularies have others."""
-        self.lexicon = LLTokenizer(
-            TokenizerWrapper(_Lexicon(vocabulary, eos, self.size, encode)), eos_token=sorted(eos)
-        )
+        lexicon = _Lexicon(vocabulary, eos, self.size, encode)
+        self.lexicon = LLTokenizer(TokenizerWrapper(lexicon), eos_token=sorted(eos))
+        self.encode: Callable[[bytes], list[int]] = lexicon
+        """The tokens of a text, special tokens never among them."""
 
     def _words(self, tokens: Iterable[int]) -> Words:
         words = np.zeros(-(-self.size // 32), dtype=np.uint32)
         for token in tokens:
             words[token // 32] |= np.uint32(1 << token % 32)
         return words
+
+
+def tokens_of(tokenizer: Any, vocabulary: Vocabulary) -> Tokens:
+    """Of a Hugging Face tokeniser as mlx-lm loads it, which knows all ends. Raises ValueError if it has none."""
+
+    def encode(text: str) -> Sequence[int]:
+        return list(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+    return Tokens(vocabulary, frozenset(tokenizer.eos_token_ids), encode)
 
 
 class _Lexicon:
