@@ -95,4 +95,4 @@ class Matcher:
 
 def _check(state: LLMatcher) -> None:
     if state.is_error():
-        raise ConstraintError(state.get_error().strip() or "the grammar failed")
+        raise ConstraintError(state.get_error())
