@@ -15,6 +15,7 @@ from pomona.gateway.app import create_app
 from pomona.gateway.cache_figures import CacheFigures
 from pomona.gateway.catalog import Catalog
 from pomona.gateway.closing import Closing
+from pomona.gateway.grammar_check import GrammarChecker
 from pomona.gateway.metrics import Metrics
 from pomona.gateway.services import Services
 from pomona.gateway.stored import StoredResponses
@@ -53,6 +54,7 @@ class GatewayActor:
         if self._config.cache.enabled:
             me = Peer(self._spec.name, self._spec.incarnation)
             cache = CacheFigures(self._config.cache_endpoint, me, lambda: mailbox.roster)
+        grammars = GrammarChecker()
         services = Services(
             config=self._config,
             source=client,
@@ -60,6 +62,7 @@ class GatewayActor:
             closing=Closing(),
             metrics=Metrics(),
             stored=StoredResponses(),
+            grammars=grammars,
             roster=lambda: mailbox.roster,
             started=now(),
             cache=cache,
@@ -79,6 +82,7 @@ class GatewayActor:
                 task.cancel()
             await asyncio.gather(stop, *tasks, return_exceptions=True)
             services.catalog.close()
+            await grammars.close()
             if cache is not None:
                 cache.close()
 

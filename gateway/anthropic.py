@@ -9,7 +9,8 @@ from pomona.gateway.anthropic_turns import conversation
 from pomona.gateway.anthropic_writer import MessageWriter
 from pomona.gateway.body import AnyJson, JsonObject, encode_json, read_body
 from pomona.gateway.cache_control import asks_to_cache
-from pomona.gateway.fields import check_extras, check_text_format, tools_warning
+from pomona.gateway.constraint_fields import Form
+from pomona.gateway.fields import check_extras, tools_warning
 from pomona.gateway.intake import Intake
 from pomona.gateway.sampling import INT32, SamplerFields, StopList
 
@@ -31,8 +32,6 @@ class CountBody(SamplerFields):
     def check(self) -> str | None:
         """Raises ApiError for what is not available; returns a warning for the client."""
         check_extras(self, strict=False)
-        form = (self.output_config or {}).get("format")
-        check_text_format(form if isinstance(form, dict) else None, "output_config.format")
         return tools_warning(self.tools, self.tool_choice)
 
     def marked(self) -> bool:
@@ -64,7 +63,15 @@ async def messages(http: HttpRequest) -> Response:
     marked = body.marked()
     intake = Intake.of(http, body.model)
     prompt = await body.prompt(intake)
-    requests = await intake.requests(body, [prompt], wanted=body.max_tokens, stop=body.stop_sequences, clamp=True)
+    requests = await intake.requests(
+        body,
+        [prompt],
+        wanted=body.max_tokens,
+        stop=body.stop_sequences,
+        clamp=True,
+        form=Form((body.output_config or {}).get("format"), "output_config.format"),
+        continues=body.messages[-1].get("role") == "assistant",
+    )
     cut = requests[0].limits.max_tokens < body.max_tokens
     writer = MessageWriter(
         body.model,

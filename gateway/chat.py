@@ -10,8 +10,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from pomona.gateway.body import AnyJson, JsonObject, JsonValue, RequestBody, read_body
+from pomona.gateway.constraint_fields import Form
 from pomona.gateway.errors import ApiError, invalid, openai_body
-from pomona.gateway.fields import check_extras, check_text_format, tools_warning
+from pomona.gateway.fields import check_extras, tools_warning
 from pomona.gateway.ids import new_id
 from pomona.gateway.intake import Intake
 from pomona.gateway.logprobs import chat_logprobs
@@ -41,7 +42,7 @@ class ChatBody(SamplerFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: dict[str, AnyJson] | None = None
+    response_format: AnyJson = None
     tools: list[AnyJson] | None = None
     tool_choice: AnyJson = None
     functions: list[AnyJson] | None = None
@@ -56,7 +57,6 @@ class ChatBody(SamplerFields):
 async def chat_completions(http: HttpRequest) -> Response:
     body = await read_body(http, ChatBody)
     check_extras(body, strict=True)
-    check_text_format(body.response_format, "response_format")
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     if body.modalities not in (None, ["text"]):
@@ -81,6 +81,8 @@ async def chat_completions(http: HttpRequest) -> Response:
         stop=body.stop,
         choices=body.n or 1,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        form=Form(body.response_format, "response_format"),
+        continues=continued,
     )
     options = body.stream_options
     writer = ChatWriter(

@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from pomona.gateway.body import AnyJson, JsonObject, JsonValue, read_body
 from pomona.gateway.chat import MAX_CHOICES, StreamOptions
+from pomona.gateway.constraint_fields import Form
 from pomona.gateway.errors import ApiError, invalid, openai_body
-from pomona.gateway.fields import check_extras, check_text_format, unavailable
+from pomona.gateway.fields import check_extras, unavailable
 from pomona.gateway.ids import new_id
 from pomona.gateway.intake import Intake
 from pomona.gateway.logprobs import CompletionLogprobs
@@ -41,14 +42,13 @@ class CompletionBody(SamplerFields):
     suffix: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: dict[str, AnyJson] | None = None
+    response_format: AnyJson = None
 
 
 @router.post("/v1/completions")
 async def completions(http: HttpRequest) -> Response:
     body = await read_body(http, CompletionBody)
     check_extras(body, strict=True)
-    check_text_format(body.response_format, "response_format")
     choices = body.n or 1
     if body.best_of not in (None, choices):
         raise unavailable(f"best_of {body.best_of} other than n", "best_of")
@@ -67,6 +67,7 @@ async def completions(http: HttpRequest) -> Response:
         stop=body.stop,
         choices=choices,
         logprobs=body.logprobs,
+        form=Form(body.response_format, "response_format"),
     )
     options = body.stream_options
     writer = CompletionWriter(

@@ -9,6 +9,7 @@ HARMLESS = frozenset(
     {
         "audio_options",
         "client_metadata",
+        "guided_decoding_backend",
         "include_reasoning",
         "metadata",
         "moderation",
@@ -36,16 +37,10 @@ CONSTRAINTS = frozenset(
     {
         "ebnf",
         "grammar",
-        "guided_choice",
-        "guided_decoding_backend",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
         "guided_whitespace_pattern",
         "json_schema",
         "output_format",
         "regex",
-        "structured_outputs",
     }
 )
 
@@ -138,12 +133,6 @@ def check_extras(body: RequestBody, *, strict: bool) -> None:
 
 def unavailable(what: str, param: str) -> ApiError:
     return invalid(f"{what} is not available on this server yet; leave it out", param)
-
-
-def check_text_format(value: Mapping[str, JsonValue] | None, param: str) -> None:
-    """A response format must be absent or plain text. Raises ApiError."""
-    if value is not None and value.get("type") != "text":
-        raise unavailable(f"{param} {value.get('type')!r}", f"{param}.type")
 
 
 def tools_warning(tools: Collection[JsonValue] | None, choice: JsonValue) -> str | None:

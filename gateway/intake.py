@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from pomona.gateway.cache_salt import salt_of
 from pomona.gateway.catalog import ServedModel
+from pomona.gateway.constraint_fields import Form, constraint_of
 from pomona.gateway.errors import ApiError, invalid, request_id
 from pomona.gateway.ids import new_request_id
 from pomona.gateway.sampling import SamplerFields, choice_seed, room
@@ -69,10 +70,13 @@ class Intake:
         choices: int = 1,
         logprobs: int | None = None,
         clamp: bool = False,
+        form: Form | None = None,
+        continues: bool = False,
     ) -> list[Request]:
         """One request for each prompt and choice, choices of a prompt side by side. Raises ApiError.
 
         `wanted` is the client's max_tokens; with `clamp` it is cut to what the context leaves instead of refused.
+        `form`: what the route's own field says of the answer's; `continues`: the prompt holds the answer's beginning.
         """
         most = self.services.config.scheduler.max_per_client
         if most and len(prompts) * choices > most:
@@ -83,6 +87,15 @@ class Intake:
                 "client_limit",
             )
         methods = self.model.methods(self.services.source)
+        asked = constraint_of(fields, form)
+        if asked is not None:
+            if continues:
+                raise invalid(
+                    f"{asked.param}: the answer's form is fixed from its first token on, so it cannot go on from a "
+                    "message that was begun; leave out one of the two",
+                    asked.param,
+                )
+            await self.services.grammars.check(asked.constraint, asked.param)
         speculation = resolve(fields.speculation, self.model.id, self.model.speculation, methods)
         sampling = fields.sampling(self.model.defaults, await self.model.prompts.vocabulary())
         requests = []
@@ -102,6 +115,7 @@ class Intake:
                         priority=fields.priority or 0,
                         cache_salt=salt_of(self.tenant, fields.cache_salt or ""),
                         speculation=speculation,
+                        constraint=None if asked is None else asked.constraint,
                     )
                 )
         return requests

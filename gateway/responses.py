@@ -8,8 +8,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from pomona.gateway.body import AnyJson, JsonObject, JsonValue, encode_json, read_body
+from pomona.gateway.constraint_fields import Form
 from pomona.gateway.errors import ApiError
-from pomona.gateway.fields import check_extras, check_text_format, tools_warning, unavailable
+from pomona.gateway.fields import check_extras, tools_warning, unavailable
 from pomona.gateway.intake import Intake, services_of
 from pomona.gateway.responses_turns import input_turns, tool_kinds
 from pomona.gateway.responses_writer import ResponseWriter
@@ -48,8 +49,6 @@ class ResponsesBody(SamplerFields):
     def check(self) -> list[str]:
         """Raises ApiError for what is not available; returns warnings for the client."""
         check_extras(self, strict=False)
-        form = (self.text or {}).get("format")
-        check_text_format(form if isinstance(form, dict) else None, "text.format")
         for name, value in (("background", self.background), ("conversation", self.conversation)):
             if value:
                 raise unavailable(name, name)
@@ -106,6 +105,7 @@ async def create_response(http: HttpRequest) -> Response:
         stop=body.stop,
         logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         clamp=True,
+        form=Form((body.text or {}).get("format"), "text.format"),
     )
 
     def keep(response: JsonObject, answer: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field
 
-from pomona.gateway.body import RequestBody
+from pomona.gateway.constraint_fields import ConstraintFields
 from pomona.gateway.errors import context_too_long, invalid
 from pomona.gateway.speculation import SpeculationFields
 from pomona.workers.messages import Limits, Sampling
@@ -58,7 +58,7 @@ class Defaults:
         )
 
 
-class SamplerFields(RequestBody):
+class SamplerFields(ConstraintFields):
     """None is "not given"; every explicit value, zero included, is honoured."""
 
     temperature: float | None = Field(None, ge=0, le=5)

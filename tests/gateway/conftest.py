@@ -15,6 +15,7 @@ from pomona.gateway.actor import HttpServer
 from pomona.gateway.app import create_app
 from pomona.gateway.catalog import Catalog
 from pomona.gateway.closing import Closing
+from pomona.gateway.grammar_check import GrammarChecker
 from pomona.gateway.metrics import Metrics
 from pomona.gateway.services import Services
 from pomona.gateway.stored import StoredResponses
@@ -114,6 +115,7 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
             closing=Closing(),
             metrics=Metrics(),
             stored=StoredResponses(max_responses=3),
+            grammars=GrammarChecker(),
             roster=lambda: roster,
             started=now(),
         )
@@ -129,6 +131,7 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
     for gateway in opened:
         await gateway.http.aclose()
         await gateway.forgiving.aclose()
+        await gateway.services.grammars.close()
         gateway.services.catalog.close()
 
 

@@ -307,11 +307,7 @@ async def test_template_variables_reach_the_template(open_gateway: GatewayFactor
 @pytest.mark.parametrize(
     "field",
     [
-        {"response_format": {"type": "json_object"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
-        {"structured_outputs": {"choice": ["a"]}},
-        {"guided_json": {}},
-        {"guided_regex": "a"},
+        {"guided_whitespace_pattern": " *"},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
         {"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}},

@@ -152,7 +152,7 @@ async def test_a_field_is_named_once(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("field", "names"),
     [
-        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
         ({"output_format": {"type": "json_schema"}}, "output_format"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),

@@ -180,7 +180,7 @@ async def test_logprobs_come_with_the_deltas_and_the_item(gateway: Gateway) -> N
 @pytest.mark.parametrize(
     ("field", "param"),
     [
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
