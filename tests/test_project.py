@@ -157,7 +157,9 @@ def test_launchd_services_are_stopped_so_that_they_stay_so(path: Path) -> None:
 
 
 ROOMS = ("gateway", "scheduler", "workers", "cache")
-FACES = {"messages", "client", "cache.keys", "cache.layout", "workers.kv_cost"}
+FACES = {"messages", "client", "cache.keys", "cache.layout", "workers.kv_cost"} | {
+    f"workers.constraint.{module}" for module in ("error", "grammar", "schema")
+}
 """What a room may import from another one."""
 
 
