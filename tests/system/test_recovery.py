@@ -61,8 +61,10 @@ async def test_eight_streams_survive_the_death_of_an_actor(server: Server, undis
 
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, tiny_model: Path) -> None:
     with serving(tmp_path / "home", [tiny_model]) as server:
+        server.ask({"model": "tiny", "prompt": "a", "max_tokens": 2, "guided_regex": "a+"}, "/v1/completions")
         family = server.family()
-        assert len(family) >= 5
+        assert len(family) >= 6
+        assert "pomona: grammar checker" in {process.cmdline()[0].strip() for process in family}
         server.process.send_signal(signal.SIGKILL)
         server.process.wait(5)
         _, alive = psutil.wait_procs(family, timeout=5)
