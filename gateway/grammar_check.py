@@ -5,7 +5,6 @@ import contextlib
 import sys
 from collections import OrderedDict
 from hashlib import blake2b
-from typing import Protocol
 
 import msgspec
 import psutil
@@ -25,13 +24,6 @@ WAITING = 64
 """Constraints that may wait for the process at once."""
 KNOWN = 1024
 """Constraints whose verdict is kept."""
-
-
-class GrammarCheck(Protocol):
-    async def check(self, constraint: Constraint, param: str) -> None:
-        """Raises ApiError: 400 where the constraint cannot be followed, 503 where too many others wait."""
-
-    async def close(self) -> None: ...
 
 
 class GrammarChecker:

@@ -7,7 +7,7 @@ from pomona.config import Config
 from pomona.gateway.cache_figures import CacheFigures
 from pomona.gateway.catalog import Catalog
 from pomona.gateway.closing import Closing
-from pomona.gateway.grammar_check import GrammarCheck
+from pomona.gateway.grammar_check import GrammarChecker
 from pomona.gateway.metrics import Metrics
 from pomona.gateway.source import TokenSource
 from pomona.gateway.stored import StoredResponses
@@ -22,7 +22,7 @@ class Services:
     closing: Closing
     metrics: Metrics
     stored: StoredResponses
-    grammars: GrammarCheck
+    grammars: GrammarChecker
     roster: Callable[[], Roster]
     """All actors as the supervisor last told."""
     started: float
