@@ -5,12 +5,15 @@ import contextlib
 import sys
 from collections import OrderedDict
 from hashlib import blake2b
+from math import inf
+from typing import NamedTuple
 
 import msgspec
 import psutil
 
 from pomona.gateway.errors import ApiError, invalid
 from pomona.gateway.grammar_checker import READY, Verdict
+from pomona.runtime.mailbox import now
 from pomona.workers.messages import Constraint
 
 LIMIT_S = 5.0
@@ -24,6 +27,14 @@ WAITING = 64
 """Constraints that may wait for the process at once."""
 KNOWN = 1024
 """Constraints whose verdict is kept."""
+KILLED_S = 60.0
+"""Seconds for which one that took too much is not tried again: a busy machine may have been the reason."""
+
+
+class _Verdict(NamedTuple):
+    reason: str
+    until: float = inf
+    """When it counts no more, in seconds of `now()`."""
 
 
 class GrammarChecker:
@@ -36,7 +47,7 @@ class GrammarChecker:
         self._limit_bytes = limit_bytes
         self._most_waiting = waiting
         self._most_known = known
-        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._known: OrderedDict[bytes, _Verdict] = OrderedDict()
         self._asked: dict[bytes, asyncio.Task[str]] = {}
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
@@ -56,9 +67,10 @@ class GrammarChecker:
 
     async def _reason(self, constraint: Constraint) -> str:
         key = blake2b(msgspec.json.encode(constraint)).digest()
-        if key in self._known:
+        known = self._known.get(key)
+        if known is not None and now() < known.until:
             self._known.move_to_end(key)
-            return self._known[key]
+            return known.reason
         task = self._asked.get(key)
         if task is None:
             if len(self._asked) >= self._most_waiting:
@@ -71,15 +83,14 @@ class GrammarChecker:
     async def _find(self, key: bytes, constraint: Constraint) -> str:
         try:
             async with self._turn:
-                reason = await self._compile(constraint)
-            self._known[key] = reason
+                verdict = self._known[key] = await self._compile(constraint)
             while len(self._known) > self._most_known:
                 self._known.popitem(last=False)
-            return reason
+            return verdict.reason
         finally:
             del self._asked[key]
 
-    async def _compile(self, constraint: Constraint) -> str:
+    async def _compile(self, constraint: Constraint) -> _Verdict:
         process = self._process or await self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -91,12 +102,11 @@ class GrammarChecker:
                 await asyncio.wait_for(process.stdin.drain(), self._limit_s)
             await asyncio.wait({answer, watch}, timeout=self._limit_s, return_when=asyncio.FIRST_COMPLETED)
             if answer.done() and (line := answer.result()):
-                return msgspec.json.decode(line, type=Verdict).reason
+                return _Verdict(msgspec.json.decode(line, type=Verdict).reason)
             died = watch.done() or answer.done()  # killed by the system, as a rule, for the memory that it took
             await self._end()
-            if died:
-                return f"it takes more than {self._limit_bytes >> 20} MiB of memory to compile; make it simpler"
-            return f"it takes more than {self._limit_s:g} s to compile; make it simpler"
+            limit = f"{self._limit_bytes >> 20} MiB of memory" if died else f"{self._limit_s:g} s"
+            return _Verdict(f"it takes more than {limit} to compile; make it simpler", now() + KILLED_S)
         except BaseException:
             await self._end()  # its answer would be taken for that of the next one
             raise

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from pomona.gateway.errors import ApiError
-from pomona.gateway.grammar_check import GrammarChecker
+from pomona.gateway.grammar_check import KILLED_S, GrammarChecker
+from pomona.runtime.mailbox import now
 from pomona.workers.messages import Constraint
 
 ENDLESS = Constraint("json_schema", json.dumps({"type": "integer", "multipleOf": 12345678}))
@@ -99,6 +100,20 @@ async def test_a_process_that_dies_takes_one_constraint_with_it(checkers: list[G
     first.wait(10)
     await refusal(one, Constraint("regex", "[a-b]"))
     await one.check(Constraint("regex", "[c-d]"), "field")
+
+
+async def test_one_that_took_too_much_is_tried_again_later(
+    checkers: list[GrammarChecker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = checker(checkers)
+    await one.check(GOOD, "field")
+    processes()[0].kill()
+    slow = Constraint("regex", "[e-f]")
+    assert "make it simpler" in (await refusal(one, slow)).message
+    assert "make it simpler" in (await refusal(one, slow)).message
+    later = now() + KILLED_S
+    monkeypatch.setattr("pomona.gateway.grammar_check.now", lambda: later)
+    await one.check(slow, "field")
 
 
 async def test_a_constraint_is_compiled_once_and_the_event_loop_never_waits(checkers: list[GrammarChecker]) -> None:
