@@ -36,9 +36,9 @@ class Run(NamedTuple):
 
 
 FEW = Run(5, MIXED, 200)
-ALONE = Run(1, PAIR, 7_000)
+ALONE = Run(1, PAIR, 3_500)
 BESIDE = Run(5, MIXED, 7_000)
-KEEN = Run(5, PAIR, 20_000)
+KEEN = Run(40, PAIR, 20_000)
 """Enough to see a bias of a fiftieth in what a draft model drafts."""
 DRAFTED = [family for family, method in CELLS if method == "draft"]
 
