@@ -202,7 +202,9 @@ def test_at_temperature_zero_the_token_is_the_greedy_one_whatever_was_drafted() 
     assert draws.drafts is None
 
 
-@pytest.mark.parametrize("q", [[0.5, 0.5, 0.0], [0.5, math.nan, 0.5], [math.nan] * 3, [0.5, 0.5, math.nan]])
+@pytest.mark.parametrize(
+    "q", [[0.5, 0.5, 0.0], [0.5, math.nan, 0.5], [math.nan] * 3, [0.5, 0.5, math.nan], [0.5, math.inf, 0.5]]
+)
 def test_a_draft_that_cannot_come_from_its_distribution_is_a_fault_of_its_row_alone(q: list[float]) -> None:
     rows = [
         RowLaw(Sampling(seed=0, temperature=0.0), 0, None, None),
