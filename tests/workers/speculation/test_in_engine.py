@@ -130,3 +130,12 @@ def test_sampled_answers_have_the_law_of_plain_decoding(name: str, tmp_path: Pat
     assert distance < 24.3  # p = 0.001, 7 degrees of freedom
     figures = engine.stats().speculation[method]
     assert 0 < sum(figures.accepted) < sum(figures.tested)
+
+
+def test_drafts_sampled_from_the_law_itself_are_kept(tmp_path: Path) -> None:
+    """A token drawn anew would seldom be the same."""
+    model, _, _, proposer = pair("itself", tmp_path)
+    engine = engine_of(model, [proposer])
+    run(engine, sampled(range(8), "draft", Sampling(seed=0, temperature=1.5, repeatable=False)))
+    figures = engine.stats().speculation["draft"]
+    assert figures.accepted == figures.tested == (8, 8)
