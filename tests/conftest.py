@@ -7,9 +7,10 @@ import pytest
 
 from tests.support.tiny_model import build_tiny_model
 
-# A shell that runs the tests in the background has SIGINT ignored, and every process below inherits that; with a
-# handler here, the processes that tests interrupt start with the default.
+# A shell that runs the tests in the background has SIGINT ignored, and nohup SIGHUP; every process below inherits that.
+# With handlers here, the processes that tests send these signals to start with the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = ["tests.support.smollm2"]
 

@@ -153,7 +153,7 @@ def serving(tiny_model: Path) -> Iterator[Bench]:
     bench = Bench(tiny_model, max_running=3, prefill_chunk=16)
     try:
         texts, ready = bench.greet()
-        assert texts == ["loading weights", "warming up"]
+        assert texts == ["loading weights", "reading the vocabulary", "warming up"]
         assert ready.detail.startswith("tiny on ")
         yield bench
     finally:
