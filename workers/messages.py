@@ -70,6 +70,36 @@ class Constraint(Part):
     """JSON of a schema, a regular expression, JSON of a list of strings, or a grammar; empty for any JSON object."""
 
 
+ReasoningFormat = Literal["think", "gemma", "inkling", "harmony", "muse"]
+
+
+class Reasoning(Part, kw_only=True):
+    """How the model writes down what it thinks before it answers; `pomona.reasoning_formats` has the marks."""
+
+    format: ReasoningFormat
+    suffix: str = ""
+    """Of `think`: what stands behind the word in its tags, `:opensource` for `<think:opensource>`."""
+    begun: str = ""
+    """Marks that the prompt ends in: the answer goes on behind them."""
+    budget: int | None = None
+    """Tokens of thought, after which it is closed and the answer begins; 0 is no thought, None is no bound."""
+
+
+class Tools(Part, kw_only=True):
+    """How the model calls tools inside its answer: between two marks, each call is a text of the tool_call channel."""
+
+    open: str
+    """The mark before a call."""
+    close: str = ""
+    """The mark behind it; empty where a call reaches to the end of the answer."""
+    required: bool = False
+    """The answer is one or more calls and nothing else."""
+    parallel: bool = True
+    """More than one call may be made."""
+    constraint: Constraint | None = None
+    """The language of each call's text."""
+
+
 class TokenLogprob(Part):
     """A token as raw bytes (no vocabulary marker characters) with its natural log-probability."""
 
@@ -106,6 +136,10 @@ class Request(Part, kw_only=True):
     """Requests with different salts share no cached prefix."""
     speculation: Speculation = Speculation()
     constraint: Constraint | None = None
+    """Of the answer's content, which thoughts and calls are not part of."""
+    reasoning: Reasoning | None = None
+    """None: all that the model writes is its answer."""
+    tools: Tools | None = None
 
 
 class Delta(Part):
@@ -113,6 +147,10 @@ class Delta(Part):
 
     channel: Channel
     text: str
+    call: int = 0
+    """Which call of the answer a text of the tool_call channel belongs to, counted from 0."""
+    name: str = ""
+    """The tool, in each delta of a call whose mark names it; else the call's text does."""
 
 
 class Usage(Part):
