@@ -1,13 +1,11 @@
 """What a row drew becomes part of its answer: its accepted drafts, and the token behind them."""
 
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from pomona.runtime.wire import replace
 from pomona.workers.drawn import Draw, Walk
 from pomona.workers.messages import TokenEvent
-from pomona.workers.row import Row
+from pomona.workers.row import Row, merged
 from pomona.workers.sampling.draws import Draws
 
 log = logging.getLogger(__name__)
@@ -32,10 +30,10 @@ def commit(walk: Walk, draws: Draws) -> Committed:
         else:
             row.accepted += 1
         events.append(_commit_one(row, each, draws))
-        if row.finish is not None:
+        if row.finish is not None or row.moved:
             break
     whole = len(events) == len(steps)
-    return Committed(_merged(events), drafted if whole else len(events), min(accepted, len(events)))
+    return Committed(merged(events), drafted if whole else len(events), min(accepted, len(events)))
 
 
 def _commit_one(row: Row, each: Draw, draws: Draws) -> TokenEvent:
@@ -53,16 +51,3 @@ def _commit_one(row: Row, each: Draw, draws: Draws) -> TokenEvent:
         log.exception("commit failed: request=%s position=%d", row.request.id, position)
         del row.committed[position:]
         return row.end("error", f"output token {position} could not be turned into text: {error}")
-
-
-def _merged(events: Sequence[TokenEvent]) -> TokenEvent:
-    """One event of several that follow each other."""
-    if len(events) == 1:
-        return events[0]
-    return replace(
-        events[0],
-        tokens=tuple(token for event in events for token in event.tokens),
-        deltas=tuple(delta for event in events for delta in event.deltas),
-        logprobs=tuple(entry for event in events for entry in event.logprobs),
-        finish=events[-1].finish,
-    )

@@ -249,12 +249,13 @@ class Engine:
         events = self._commit(drawn) if drawn is not None else []
         self._speculator.look(self._batch)
         if logits is not None:
-            ended = [row for row in rows if row.finish is not None]
+            ended = [row for row in rows if row.finish is not None or row.moved]
             more, order = self._take_out(ended)
             left += more
             if self._batch.rows:
                 self._draw(logits[mx.array(order)] if ended else logits, begin)
         self._keep(left)
+        self._start_over(rows)
         self.meter.decoded(len(rows), now() - begin)
         return events
 
@@ -287,7 +288,7 @@ class Engine:
             self._prove(walk.row, finite=walk.draws[0].finite)
             event, drafted, accepted = commit(walk, drawn.draws)
             events.append(event)
-            kept[id(walk.row)] = max(1, len(event.tokens))
+            kept[id(walk.row)] = 1 if walk.row.moved else max(1, len(event.tokens))
             self._speculator.tested(walk.row, drafted, accepted)
             self.meter.committed(len(event.tokens), accepted)
         if drawn.drafts:
@@ -324,11 +325,18 @@ class Engine:
         """Rows leave the batch; their KV is on its way into copies. Also where each row that stays was before."""
         left = []
         for row in rows:
-            held = self._batch.length_of(row)
+            held = 0 if row.moved else self._batch.length_of(row)
             if self._prefixes.wants(row.stored, held):
                 left.append(Left(row, row.tokens[:held], self._batch.extract(row)))
             self._speculator.forget(row.request.id)
         return left, self._batch.leave(rows)
+
+    def _start_over(self, rows: Sequence[Row]) -> None:
+        """Rows that moved while they ran have left the batch: they come again, first, behind what they wrote."""
+        moved = [row for row in rows if row.moved]
+        for row in moved:
+            row.moved = False
+        self._waiting = [*moved, *self._waiting]
 
     def _keep(self, left: Sequence[Left]) -> None:
         """Store what rows held that left the batch, unless they failed."""
@@ -345,7 +353,9 @@ class Engine:
         """Commit what was drawn, without a forward."""
         drawn, self._drawn = self._drawn, None
         events = self._commit(drawn) if drawn is not None else []
-        self._retire([row for row in self._batch.rows if row.finish is not None])
+        left = [row for row in self._batch.rows if row.finish is not None or row.moved]
+        self._retire(left)
+        self._start_over(left)
         return events
 
     def _prefill(self) -> list[TokenEvent]:

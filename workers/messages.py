@@ -5,6 +5,7 @@ from typing import Literal, NewType
 import msgspec
 
 from pomona.config import Method, MethodChoice
+from pomona.reasoning_formats import ReasoningFormat
 from pomona.runtime.tally import Tally, empty
 from pomona.runtime.wire import Message, Part
 from pomona.workers.kv_cost import KVCost
@@ -70,9 +71,6 @@ class Constraint(Part):
     """JSON of a schema, a regular expression, JSON of a list of strings, or a grammar; empty for any JSON object."""
 
 
-ReasoningFormat = Literal["think", "gemma", "inkling", "harmony", "muse"]
-
-
 class Reasoning(Part, kw_only=True):
     """How the model writes down what it thinks before it answers; `pomona.reasoning_formats` has the marks."""
 
@@ -88,8 +86,11 @@ class Reasoning(Part, kw_only=True):
 class Tools(Part, kw_only=True):
     """How the model calls tools inside its answer: between two marks, each call is a text of the tool_call channel."""
 
-    open: str
+    open: str = ""
     """The mark before a call."""
+    named: dict[str, "Constraint | None"] = msgspec.field(default_factory=dict)
+    """Instead of `open`, in the harmony format, whose marks name the tool: each tool, and the language of its arguments
+    where that is fixed."""
     close: str = ""
     """The mark behind it; empty where a call reaches to the end of the answer."""
     required: bool = False

@@ -75,7 +75,8 @@ class Prefill:
         fork = self._prefixes.fork(self._tokens, self._salt)
         self._fork = fork if fork - self.done >= WORTH_MARKING else 0
         first = self.rows[0]  # for the others all of the prompt counts as restored
-        first.cached_tokens = min(self.restored, len(first.request.prompt))
+        if first.is_new:
+            first.cached_tokens = min(self.restored, len(first.request.prompt))
 
     def waits_for(self, other: "Prefill") -> bool:
         """True if what `other` is about to compute would save this one enough to come after it."""
@@ -90,7 +91,8 @@ class Prefill:
     def attach(self, row: Row) -> None:
         """Let another row use it too; all of its prompt counts as restored."""
         self.rows.append(row)
-        row.cached_tokens = min(len(self._tokens), len(row.request.prompt))
+        if row.is_new:
+            row.cached_tokens = min(len(self._tokens), len(row.request.prompt))
 
     def chunk(self, count: int) -> int:
         """How many tokens of at most `count` its next forward computes."""

@@ -55,6 +55,8 @@ class Vocabulary:
         self._names = {
             token: str(added.content).encode() for token, added in backend.get_added_tokens_decoder().items()
         }
+        self.added = frozenset(self._names)
+        """Tokens that stand for their whole name wherever it occurs; special ones are among them."""
         self.newlines = frozenset(token for token, text in table.items() if text == b"\n")
         """Tokens that are a line's end and nothing else."""
         self._bytes = [table.get(token, b"") for token in range(max(table, default=-1) + 1)]

@@ -1,16 +1,18 @@
-"""Compiles constraints beside the engine: a row waits for its grammar, and the rows that run do not."""
+"""Compiles grammars beside the engine: a row waits for its own, and the rows that run do not."""
 
 import logging
-from collections.abc import Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
 
 from pomona.runtime.mailbox import now
+from pomona.workers.channels.graph import Body, graph_of
+from pomona.workers.channels.guide import Guide, Route
+from pomona.workers.channels.spelling import Spelling
 from pomona.workers.constraint.error import ConstraintError
 from pomona.workers.constraint.grammar import grammar_of
 from pomona.workers.constraint.matcher import Matcher
 from pomona.workers.constraint.tokens import Tokens
-from pomona.workers.messages import Constraint
+from pomona.workers.messages import Request
 
 log = logging.getLogger(__name__)
 
@@ -19,16 +21,17 @@ COMPILE_S = 30.0
 
 
 class Compilation:
-    """A constraint on its way to a matcher that stands behind `committed`, the tokens of a resumed answer."""
+    """A request on its way to a guide, which stands behind its committed tokens."""
 
-    def __init__(self, constraint: Constraint, committed: Sequence[int]) -> None:
-        self._constraint = constraint
-        self._committed = tuple(committed)
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self.began: float | None = None
         """When its turn came, in seconds of the worker's clock."""
-        self.matcher: Matcher | None = None
+        self.guide: Guide | None = None
+        self.routes: list[Route] = []
+        """Of the committed tokens."""
         self.failure = ""
-        """Why there will be no matcher."""
+        """Why there will be no guide."""
         self.abandoned = False
         """Nobody wants it any more."""
         self.overdue = False
@@ -36,18 +39,17 @@ class Compilation:
 
     @property
     def done(self) -> bool:
-        return self.matcher is not None or bool(self.failure)
+        return self.guide is not None or bool(self.failure)
 
-    def run(self, tokens: Tokens) -> None:
-        """Ends with a matcher or a failure, whatever goes wrong."""
+    def run(self, tokens: Tokens, spelling: Spelling) -> None:
+        """Ends with a guide or a failure, whatever goes wrong."""
         self.began = now()
         try:
-            matcher = Matcher(tokens, grammar_of(self._constraint))
-            for token in self._committed:
-                matcher.commit(token)
-            if not matcher.over:
-                matcher.masks()  # the first takes longest
-            self.matcher = matcher
+            guide = guide_of(self._request, tokens, spelling)
+            self.routes = [guide.commit(token) for token in self._request.committed]
+            if not guide.over:
+                guide.masks()  # the first takes longest
+            self.guide = guide
         except (ConstraintError, ValueError) as error:
             self.failure = f"the constraint cannot be followed: {error}"
         except Exception as error:
@@ -55,21 +57,35 @@ class Compilation:
             self.failure = f"the constraint could not be compiled: {type(error).__name__}: {error}"
 
 
+def guide_of(request: Request, tokens: Tokens, spelling: Spelling) -> Guide:
+    """Raises ConstraintError and ValueError for a grammar that is none, or too large."""
+    graph = graph_of(request)
+    assert graph is not None, "nothing is to be followed"
+    matchers = {
+        name: Matcher(tokens, grammar_of(node.constraint))
+        for name, node in graph.nodes.items()
+        if isinstance(node, Body)
+    }
+    begun, budget = ("", None) if request.reasoning is None else (request.reasoning.begun, request.reasoning.budget)
+    return Guide(graph, matchers, tokens, spelling, max_tokens=request.limits.max_tokens, begun=begun, budget=budget)
+
+
 class Compiler:
-    """One thread that takes constraints in order. Grammars are not shared between rows: their lexers would share one
+    """One thread that takes requests in order. Grammars are not shared between rows: their lexers would share one
     budget of states, and one row could use up that of its neighbours.
     """
 
     def __init__(self, tokens: Tokens, limit_s: float = COMPILE_S) -> None:
         self._tokens = tokens
+        self.spelling = Spelling(tokens)
         self._limit_s = limit_s
         self._jobs: SimpleQueue[Compilation | None] = SimpleQueue()
         self._news = Event()
         self._thread = self._start()
 
-    def begin(self, constraint: Constraint, committed: Sequence[int]) -> Compilation:
+    def begin(self, request: Request) -> Compilation:
         """Queue one; it is done some time later."""
-        compilation = Compilation(constraint, committed)
+        compilation = Compilation(request)
         self._jobs.put(compilation)
         return compilation
 
@@ -101,7 +117,7 @@ class Compiler:
         while (job := self._jobs.get()) is not None:
             if job.abandoned:
                 continue
-            job.run(self._tokens)
+            job.run(self._tokens, self.spelling)
             self._news.set()
             if job.overdue:
                 return  # it took too long: another thread has taken over

@@ -1,6 +1,7 @@
 """Where one answer stands in its grammar: which tokens may come next, and whether it is complete."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from llguidance import LLMatcher
@@ -52,6 +53,25 @@ class Matcher:
         count = ahead.try_consume_tokens(first)
         _check(ahead)
         return count
+
+    @property
+    def complete(self) -> bool:
+        """The answer may end here."""
+        return self.over or bool(self._state.is_accepting())
+
+    def fork(self) -> "Matcher":
+        """One that stands at the same place and goes its own way. They share a budget of states."""
+        other = copy(self)
+        other._state = self._state.deep_copy()
+        return other
+
+    def feed(self, data: bytes) -> None:
+        """Go on behind bytes that came as a part of a token. Raises ConstraintError if they are not allowed."""
+        tokens = self._tokens.encode(data)
+        if b"".join(self._tokens.pieces[token] for token in tokens) != data:
+            raise ConstraintError("no tokens of the model write these bytes")
+        for token in tokens:
+            self.commit(token)
 
     def commit(self, token: int) -> None:
         """Go on behind `token`. Raises ConstraintError if it is not allowed, and then stays where it is."""

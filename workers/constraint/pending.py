@@ -1,4 +1,4 @@
-"""The rows of an engine that wait for their grammars."""
+"""The rows of an engine that wait for their guides."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,10 @@ WAIT_S = 0.02
 
 
 class Pending:
-    """Asks the compiler for the engine; a row that wants a constraint and cannot have it ends with an error."""
+    """Asks the compiler for the engine; a row that wants a constraint and cannot have it ends with an error.
+
+    One that needs a guide only to tell thoughts and calls from its answer goes on without it then.
+    """
 
     def __init__(self, compiler: Compiler | None) -> None:
         self._compiler = compiler
@@ -21,13 +24,15 @@ class Pending:
 
     def begin(self, row: "Row") -> None:
         """A row has come."""
-        constraint = row.request.constraint
-        if constraint is None or row.finish is not None:
+        if not row.wants_guide:
             return
-        if self._compiler is None:
+        tools = row.request.tools
+        if self._compiler is not None:
+            self._rows[row.request.id] = self._compiler.begin(row.request)
+        elif row.request.constraint is not None or (tools is not None and (tools.required or tools.constraint)):
             row.end("error", "this worker has no grammars, so the constraint cannot be followed")
         else:
-            self._rows[row.request.id] = self._compiler.begin(constraint, row.committed)
+            row.follow(None, ())
 
     def ready(self, row: "Row") -> bool:
         """Whether the row may go on: it has its grammar, wants none, or has just ended for the lack of it."""
@@ -37,10 +42,10 @@ class Pending:
         if not self._compiler.is_done(compilation):
             return False
         del self._rows[row.request.id]
-        if compilation.matcher is None or compilation.overdue:
+        if compilation.guide is None or compilation.overdue:
             row.end("error", compilation.failure)
         else:
-            row.constrain(compilation.matcher)
+            row.follow(compilation.guide, compilation.routes)
         return True
 
     def forget(self, row: "Row") -> None:

@@ -26,16 +26,21 @@ class Tokens:
         self.eos = eos
         self.size = max(len(vocabulary), max(eos) + 1)
         """Ids that the masks tell of; no id behind them is allowed."""
-        self.ends = self._words(eos)
+        self.ends = self.words(eos)
         known = [token for token in range(self.size) if vocabulary.name_of(token)]
-        self.known = self._words(known) | self.ends
+        self.known = self.words(known) | self.ends
         """Ids that stand for something; padded vocabularies have others."""
+        self.special = vocabulary.special | eos
+        """Tokens that are text of no grammar and no channel."""
+        self.added = vocabulary.added
         lexicon = _Lexicon(vocabulary, eos, self.size, encode)
+        self.pieces: list[bytes] = lexicon.tokens
+        """The bytes of each id; a special one's are its name."""
         self.lexicon = LLTokenizer(TokenizerWrapper(lexicon), eos_token=sorted(eos))
         self.encode: Callable[[bytes], list[int]] = lexicon
         """The tokens of a text, special tokens never among them."""
 
-    def _words(self, tokens: Iterable[int]) -> Words:
+    def words(self, tokens: Iterable[int]) -> Words:
         words = np.zeros(-(-self.size // 32), dtype=np.uint32)
         for token in tokens:
             words[token // 32] |= np.uint32(1 << token % 32)
