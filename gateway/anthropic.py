@@ -12,6 +12,8 @@ from pomona.gateway.cache_control import asks_to_cache
 from pomona.gateway.constraint_fields import Form
 from pomona.gateway.fields import check_extras, tools_warning
 from pomona.gateway.intake import Intake
+from pomona.gateway.prompts import Rendered
+from pomona.gateway.reasoning import thinking_of
 from pomona.gateway.sampling import INT32, SamplerFields, StopList
 
 router = APIRouter()
@@ -38,7 +40,7 @@ class CountBody(SamplerFields):
         """True if the client marks what to cache. Raises ApiError for a mark of another shape."""
         return asks_to_cache(self.cache_control, self.tools, self.system, self.messages)
 
-    async def prompt(self, intake: Intake) -> list[int]:
+    async def prompt(self, intake: Intake) -> Rendered:
         """Raises ApiError."""
         turns, prefill = conversation(self.system, self.messages)
         return await intake.model.prompts.chat(
@@ -46,6 +48,7 @@ class CountBody(SamplerFields):
             add_generation_prompt=not prefill,
             continue_final_message=prefill,
             variables=self.chat_template_kwargs,
+            thinking=thinking_of(self, self.chat_template_kwargs, (self.output_config or {}).get("effort")),
         )
 
 
@@ -65,17 +68,18 @@ async def messages(http: HttpRequest) -> Response:
     prompt = await body.prompt(intake)
     requests = await intake.requests(
         body,
-        [prompt],
+        [prompt.tokens],
         wanted=body.max_tokens,
         stop=body.stop_sequences,
         clamp=True,
         form=Form((body.output_config or {}).get("format"), "output_config.format"),
         continues=body.messages[-1].get("role") == "assistant",
+        reasoning=prompt.reasoning,
     )
     cut = requests[0].limits.max_tokens < body.max_tokens
     writer = MessageWriter(
         body.model,
-        prompt_tokens=len(prompt),
+        prompt_tokens=len(prompt.tokens),
         cut_by_context=cut,
         creates_cache=marked and intake.services.config.cache.keeps,
         request_id=intake.log_id,
@@ -89,5 +93,5 @@ async def count_tokens(http: HttpRequest) -> Response:
     body.check()
     body.marked()
     intake = Intake.of(http, body.model)
-    count: JsonObject = {"input_tokens": len(await body.prompt(intake))}
+    count: JsonObject = {"input_tokens": len((await body.prompt(intake)).tokens)}
     return Response(encode_json(count), media_type="application/json")

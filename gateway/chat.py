@@ -16,6 +16,7 @@ from pomona.gateway.fields import check_extras, tools_warning
 from pomona.gateway.ids import new_id
 from pomona.gateway.intake import Intake
 from pomona.gateway.logprobs import chat_logprobs
+from pomona.gateway.reasoning import thinking_of
 from pomona.gateway.sampling import INT32, SamplerFields, StopList
 from pomona.gateway.sse import COMMENT, DONE, Sse
 from pomona.gateway.turns import chat_turn, merge_systems
@@ -72,23 +73,25 @@ async def chat_completions(http: HttpRequest) -> Response:
         add_generation_prompt=not continued and body.add_generation_prompt is not False,
         continue_final_message=continued,
         variables=body.chat_template_kwargs,
+        thinking=thinking_of(body, body.chat_template_kwargs),
     )
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     requests = await intake.requests(
         body,
-        [prompt],
+        [prompt.tokens],
         wanted=wanted,
         stop=body.stop,
         choices=body.n or 1,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         form=Form(body.response_format, "response_format"),
         continues=continued,
+        reasoning=prompt.reasoning,
     )
     options = body.stream_options
     writer = ChatWriter(
         body.model,
         choices=len(requests),
-        prompt_tokens=len(prompt),
+        prompt_tokens=len(prompt.tokens),
         logprobs=bool(body.logprobs),
         include_usage=options is not None and bool(options.include_usage),
     )

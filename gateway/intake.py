@@ -19,7 +19,7 @@ from pomona.gateway.serving import AnswerResponse
 from pomona.gateway.speculation import resolve
 from pomona.gateway.sse import AnswerWriter
 from pomona.runtime.wire import replace
-from pomona.workers.messages import Request
+from pomona.workers.messages import Reasoning, Request
 
 log = logging.getLogger("pomona.gateway")
 
@@ -72,11 +72,13 @@ class Intake:
         clamp: bool = False,
         form: Form | None = None,
         continues: bool = False,
+        reasoning: Reasoning | None = None,
     ) -> list[Request]:
         """One request for each prompt and choice, choices of a prompt side by side. Raises ApiError.
 
         `wanted` is the client's max_tokens; with `clamp` it is cut to what the context leaves instead of refused.
         `form`: what the route's own field says of the answer's; `continues`: the prompt holds the answer's beginning.
+        `reasoning`: how the model tells its thoughts from its answer.
         """
         most = self.services.config.scheduler.max_per_client
         if most and len(prompts) * choices > most:
@@ -116,6 +118,7 @@ class Intake:
                         cache_salt=salt_of(self.tenant, fields.cache_salt or ""),
                         speculation=speculation,
                         constraint=None if asked is None else asked.constraint,
+                        reasoning=reasoning,
                     )
                 )
         return requests

@@ -5,14 +5,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jinja2
 
 from pomona.gateway.body import JsonObject, JsonValue
 from pomona.gateway.errors import ApiError, invalid
+from pomona.gateway.reasoning import TAIL, Thinking, reasoning_of
+from pomona.workers.messages import Reasoning
 
 T = TypeVar("T")
+
+NOTHING_SAID = Thinking()
 
 RESERVED = frozenset(
     {
@@ -37,6 +41,14 @@ RESERVED = frozenset(
 
 TEMPLATE_ERRORS = (jinja2.TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What a template raises on messages that it was not written for."""
+
+
+class Rendered(NamedTuple):
+    """A conversation as a prompt."""
+
+    tokens: list[int]
+    reasoning: Reasoning | None
+    """How what the model writes behind it is to be read."""
 
 
 class Prompts:
@@ -66,13 +78,17 @@ class Prompts:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, JsonValue] | None = None,
-    ) -> list[int]:
-        """Prompt tokens of a conversation. Raises ApiError 400 with the template's own words where it refuses."""
+        thinking: Thinking = NOTHING_SAID,
+    ) -> Rendered:
+        """A conversation as a prompt. Raises ApiError 400 with the template's own words where it refuses.
+
+        `variables` are the template's own, and go before what follows from `thinking`.
+        """
         for name in variables or {}:
             if name in RESERVED:
                 raise invalid(f"chat_template_kwargs may not set {name!r}", "chat_template_kwargs")
         return await self._run(
-            lambda: self._render(messages, add_generation_prompt, continue_final_message, variables or {})
+            lambda: self._render(messages, add_generation_prompt, continue_final_message, variables or {}, thinking)
         )
 
     async def text(self, prompt: str) -> list[int]:
@@ -111,9 +127,12 @@ class Prompts:
         add_generation_prompt: bool,
         continue_final_message: bool,
         variables: Mapping[str, JsonValue],
-    ) -> list[int]:
+        thinking: Thinking,
+    ) -> Rendered:
         if self._tokenizer.chat_template is None:
             raise invalid(f"model {self._model} has no chat template: use /v1/completions", "model")
+        template = _text_of(self._tokenizer.chat_template)
+        variables = {**thinking.variables(template), **variables}
 
         def render(turns: Sequence[JsonObject]) -> list[int]:
             tokens = self._tokenizer.apply_chat_template(
@@ -129,15 +148,24 @@ class Prompts:
 
         try:
             try:
-                return render(messages)
+                tokens = render(messages)
             except TEMPLATE_ERRORS:
                 hoisted = hoist_systems(messages)
                 if hoisted == list(messages):
                     raise
-                return render(hoisted)
+                tokens = render(hoisted)
         except TEMPLATE_ERRORS as error:
             text = " ".join(str(error).split())[:400] or type(error).__name__
             raise invalid(f"the chat template of {self._model} refuses these messages: {text}", "messages") from error
+        if not (add_generation_prompt or continue_final_message):
+            return Rendered(tokens, None)
+        tail = str(self._tokenizer.decode(tokens[-TAIL:], clean_up_tokenization_spaces=False))
+        return Rendered(tokens, reasoning_of(template, tail, thinking, continued=continue_final_message))
+
+
+def _text_of(template: object) -> str:
+    """A template's source, or those of all that a tokeniser names."""
+    return "".join(map(str, template.values())) if isinstance(template, dict) else str(template)
 
 
 def hoist_systems(messages: Sequence[JsonObject]) -> list[JsonObject]:

@@ -12,6 +12,7 @@ from pomona.gateway.constraint_fields import Form
 from pomona.gateway.errors import ApiError
 from pomona.gateway.fields import check_extras, tools_warning, unavailable
 from pomona.gateway.intake import Intake, services_of
+from pomona.gateway.reasoning import thinking_of
 from pomona.gateway.responses_turns import input_turns, tool_kinds
 from pomona.gateway.responses_writer import ResponseWriter
 from pomona.gateway.sampling import INT32, SamplerFields, StopList
@@ -37,7 +38,6 @@ class ResponsesBody(SamplerFields):
     tools: list[AnyJson] | None = None
     tool_choice: AnyJson = None
     parallel_tool_calls: bool | None = None
-    reasoning: dict[str, AnyJson] | None = None
     metadata: dict[str, AnyJson] | None = None
     truncation: str | None = None
     background: bool | None = None
@@ -96,16 +96,21 @@ async def create_response(http: HttpRequest) -> Response:
         turns += previous.turns
     turns += input_turns(body.input)
     head: list[JsonObject] = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    prompt = await intake.model.prompts.chat(merge_systems(head + turns), variables=body.chat_template_kwargs)
+    prompt = await intake.model.prompts.chat(
+        merge_systems(head + turns),
+        variables=body.chat_template_kwargs,
+        thinking=thinking_of(body, body.chat_template_kwargs),
+    )
     wants_logprobs = body.top_logprobs is not None or LOGPROBS in (body.include or ())
     requests = await intake.requests(
         body,
-        [prompt],
+        [prompt.tokens],
         wanted=body.max_output_tokens,
         stop=body.stop,
         logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         clamp=True,
         form=Form((body.text or {}).get("format"), "text.format"),
+        reasoning=prompt.reasoning,
     )
 
     def keep(response: JsonObject, answer: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from pomona.gateway.constraint_fields import ConstraintFields
 from pomona.gateway.errors import context_too_long, invalid
+from pomona.gateway.reasoning import ReasoningFields
 from pomona.gateway.speculation import SpeculationFields
 from pomona.workers.messages import Limits, Sampling
 
@@ -58,7 +59,7 @@ class Defaults:
         )
 
 
-class SamplerFields(ConstraintFields):
+class SamplerFields(ConstraintFields, ReasoningFields):
     """None is "not given"; every explicit value, zero included, is honoured."""
 
     temperature: float | None = Field(None, ge=0, le=5)

@@ -6,6 +6,7 @@ from typing import Any, assert_never
 
 from pomona.config import Config
 from pomona.home import Home
+from pomona.reasoning_formats import format_of
 from pomona.runtime.actor import ActorFailure, ActorSpec
 from pomona.runtime.mailbox import Link, Mailbox, now
 from pomona.runtime.wire import Decoder, replace
@@ -123,10 +124,13 @@ class WorkerActor:
 
     def _open_compiler(self, vocabulary: Vocabulary, tokenizer: Any) -> Compiler | None:
         try:
-            return Compiler(tokens_of(tokenizer, vocabulary))
+            compiler = Compiler(tokens_of(tokenizer, vocabulary))
         except (ValueError, RuntimeError) as error:
             log.warning("no-constraints model=%s: %s", self._settings.id, error)
             return None
+        if format_of(str(tokenizer.chat_template)) is not None:
+            compiler.spelling.prepare()
+        return compiler
 
     def _follow_scheduler(self, mailbox: Mailbox, engine: Engine, ready: WorkerReady) -> None:
         """Open a new link to each new incarnation of the scheduler; what the old one asked for is dropped."""

@@ -92,6 +92,7 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
         cache: CacheConfig | None = None,
         max_per_client: int = 0,
         speculation: SpeculationConfig | None = None,
+        context: int = CONTEXT,
         **settings: Any,
     ) -> Gateway:
         config = Config(
@@ -105,7 +106,7 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
                 ModelConfig(id="org/tiny-2", path=str(model_folder)),
             ),
         )
-        states = [ModelState(id=model.id, state="ready", context=CONTEXT, workers=1) for model in config.models]
+        states = [ModelState(id=model.id, state="ready", context=context, workers=1) for model in config.models]
         source = ScriptedSource(states, script or (lambda request: say(request, "Hello", " world")))
         roster = Roster((ActorStatus(ActorName("scheduler"), "scheduler", 3, "ready", 42),))
         services = Services(

@@ -5,14 +5,14 @@ Nothing is downloaded, and the same arguments give the same bytes.
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mlx.utils import tree_flatten
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Token ids 0, 1 and 2; the last ends a turn."""
@@ -54,17 +54,22 @@ def build_tiny_model(
     eos: int | list[int] = 2,
     chat_template: str = CHATML,
     config: Mapping[str, Any] | None = None,
+    marks: Sequence[str] = (),
+    tags: Sequence[str] = (),
 ) -> Path:
     """Writes a folder that `mlx_lm.load` takes and returns it.
 
     `vocab` is at least 259 (all bytes and the special tokens); `layers` is 2, or 4 for the families that mix kinds of
     layers; `window` is the sliding window of gemma3_text; `scale` is the standard deviation of the logits: 1 is close
-    to uniform, 10 is close to greedy. `config` overrides entries of config.json.
+    to uniform, 10 is close to greedy. `config` overrides entries of config.json. `marks` are further special tokens,
+    `tags` tokens that are text and stand for their whole name.
     """
     if family not in FAMILIES:
         raise ValueError(f"no tiny model of family {family!r}; there are {', '.join(FAMILIES)}")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(vocab)
+    tokenizer.add_special_tokens(list(marks))
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
     size = tokenizer.get_vocab_size()
     settings: dict[str, Any] = {
         "model_type": family,
@@ -96,7 +101,7 @@ def build_tiny_model(
             "eos_token": "<|im_end|>",
             "unk_token": "<|endoftext|>",
             "pad_token": "<|im_end|>",
-            "additional_special_tokens": list(SPECIALS),
+            "additional_special_tokens": [*SPECIALS, *marks],
             "clean_up_tokenization_spaces": False,
             "model_max_length": context,
             "chat_template": chat_template,

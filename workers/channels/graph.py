@@ -66,7 +66,7 @@ class Graph(NamedTuple):
     closer: bytes
     """Ends a thought; empty where there is none."""
     header: bytes
-    """Opens an answer behind a closer, where that needs a mark."""
+    """Opens an answer behind a closer; empty where nothing does."""
 
 
 def graph_of(request: Request) -> Graph | None:
@@ -87,7 +87,7 @@ def graph_of(request: Request) -> Graph | None:
         nodes[START] = Choice(first, direct, may_end)
     else:
         closer = marks.closer
-        header = "" if marks.bare else next(each.text for each in marks.headers if each.opens == "answer")
+        header = next((each.text for each in marks.headers if each.opens == "answer"), "")
         _thoughts(marks, nodes, first if marks.bare else calls, direct, may_end=may_end)
         if may_end and not marks.again:
             nodes[UNOPENED] = Free("content", (*calls, Mark(closer.encode(), GAP)))
@@ -114,7 +114,9 @@ def _thoughts(marks: Marks, nodes: dict[str, Any], calls: tuple[Mark, ...], dire
     # Some models end a thought that they never began.
     stray = [] if marks.again else [Mark(closer, GAP)]
     bare = direct if marks.bare else ""
-    nodes[START] = Choice((*headers, *stray, *calls), bare, may_end and marks.bare)
+    start = Choice((*headers, *stray, *calls), bare, may_end and marks.bare)
+    # Headers are written without white space between them, and some begin with it.
+    nodes[START] = start if marks.bare else start._replace(blanks=0)
     nodes[GAP] = Choice(calls, bare, may_end)
 
 
@@ -129,7 +131,8 @@ def _calls(tools: Tools, nodes: dict[str, Any]) -> tuple[Mark, ...]:
         if constraint is None:
             nodes[part] = Free("tool_call", closes)
         else:
-            nodes[part] = Body("tool_call", constraint, f"{part}:end" if closes else "")
+            nodes[part] = Choice((), f"{part}:text")
+            nodes[f"{part}:text"] = Body("tool_call", constraint, f"{part}:end" if closes else "")
             nodes[f"{part}:end"] = Choice(closes)
     more = tuple(opens) if tools.parallel else ()
     if tools.required or not tools.parallel:

@@ -157,7 +157,7 @@ class Guide:
 
     def _end(self, token: int) -> None:
         node = self._node
-        if not (self._place.node == THOUGHT or (not isinstance(node, Body) and node.may_end)):
+        if not (self._place.node == THOUGHT or (not isinstance(node, Body) and node.may_end and not self._place.bound)):
             raise ConstraintError(f"token {token} ends the answer where it is not complete")
         self.over = True
 
@@ -258,13 +258,12 @@ class Guide:
     def _chosen(self, place: Place, node: Choice) -> Words | None:
         """Tokens that spell a mark, that run through one, or that begin what may come without one."""
         marks = [mark for mark in node.marks if mark.text.startswith(place.spelled)]
+        direct = None if place.bound or not node.direct else self._graph.nodes[node.direct]
+        if isinstance(direct, Free):  # a thought that may not be is closed as soon as it is opened
+            return self._all_but(place, marks)
         open_marks = [mark for mark in marks if not (self._spent and mark.to == THOUGHT)]
         if not open_marks and not node.direct:
             open_marks = marks  # through a thought that is closed at once
-        shut = [mark for mark in marks if mark not in open_marks]
-        direct = None if place.bound or not node.direct else self._graph.nodes[node.direct]
-        if isinstance(direct, Free):
-            return self._all_but(place, open_marks, shut)
         allowed: set[int] = set()
         for mark in open_marks:
             left = mark.text[len(place.spelled) :]
@@ -274,7 +273,7 @@ class Guide:
             blanks = node.blanks - place.blanks
             allowed.update(token for token, size in self._spelling.blank if size <= blanks)
         mask = self._words(allowed - (self._tokens.eos - self._marks_of(place, allowed)))
-        if node.may_end:
+        if node.may_end and not place.bound:
             mask = mask | self._tokens.ends
         if isinstance(direct, Body):
             mask = mask | self._first_of(node.direct, place.spelled)
@@ -286,16 +285,9 @@ class Guide:
         """Ends of sequence that are a part of a mark here."""
         return {token for token in tokens if token in self._tokens.eos and self._walk(place, token) is not None}
 
-    def _all_but(self, place: Place, marks: Sequence[Mark], shut: Sequence[Mark]) -> Words | None:
-        refused: set[int] = set()
-        for mark in (*marks, *shut):
-            left = mark.text[len(place.spelled) :]
-            beyond = self._spelling.beyond(left)
-            if mark in shut:
-                whole = [token for token in self._spelling.within(left) if self._spelling.bytes_of(token) == left]
-                refused.update(whole, beyond)
-            else:
-                refused.update(token for token in beyond if not self._may(place, token))
+    def _all_but(self, place: Place, marks: Sequence[Mark]) -> Words | None:
+        beyond = {token for mark in marks for token in self._spelling.beyond(mark.text[len(place.spelled) :])}
+        refused = {token for token in beyond if not self._may(place, token)}
         return None if not refused else self._tokens.known & ~self._words(refused)
 
     def _first_of(self, name: str, spelled: bytes) -> Words:

@@ -14,6 +14,10 @@ class Spelling:
         self._tokens = tokens
         self._holding: dict[bytes, tuple[int, ...]] = {}
 
+    def prepare(self) -> None:
+        """Build all of it now, so that no row waits for it."""
+        assert self._by_bytes, "a vocabulary has tokens"
+
     def bytes_of(self, token: int) -> bytes:
         """Empty for an id that stands for nothing."""
         return self._tokens.pieces[token] if 0 <= token < self._tokens.size else b""

@@ -23,15 +23,16 @@ class ChannelText:
         """Add what one token was; with `may_stop` false the text cannot end here, whatever it holds."""
         deltas: list[Delta] = []
         for segment in segments:
+            of = segment._replace(text=b"")
+            if self._of is not None and self._of != of:
+                deltas += _deltas(self._of, self._aside.flush().text)
+                self._of = None
             if segment.channel == "content":
                 piece = self._content.push(segment.text, may_stop=may_stop)
                 deltas += _deltas(segment, piece.text)
                 if piece.stop is not None:
                     return tuple(deltas), piece.stop
                 continue
-            of = segment._replace(text=b"")
-            if self._of is not None and self._of != of:
-                deltas += _deltas(self._of, self._aside.flush().text)
             self._of = of
             deltas += _deltas(of, self._aside.push(segment.text).text)
         return tuple(deltas), None

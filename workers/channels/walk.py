@@ -71,6 +71,8 @@ def walk(graph: Graph, place: Place, data: bytes, *, special: bool = False) -> W
 def withheld(graph: Graph, place: Place) -> Segment | None:
     """At the end of an answer: text that could have become a mark. What special tokens have spelled is no text."""
     node = graph.nodes[place.node]
+    if isinstance(node, Choice) and node.direct:
+        node = graph.nodes[node.direct]
     return _segment(node, place, place.spelled) if isinstance(node, Free) and not place.bound else None
 
 
@@ -91,7 +93,7 @@ def _choose(graph: Graph, node: Choice, place: Place, data: bytes, *, special: b
     if place.bound or not node.direct:
         raise Strayed
     if not special:
-        return Place(node.direct, calls=place.calls, fresh=place.fresh), spelled
+        return Place(node.direct, calls=place.calls, tool=place.tool, fresh=place.fresh), spelled
     if isinstance(graph.nodes[node.direct], Body):
         raise Strayed
     return place, b""
