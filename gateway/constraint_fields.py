@@ -1,7 +1,6 @@
 """The fields that fix an answer's form, of all APIs and of older clients: one constraint, or none. Pure."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,12 +9,11 @@ from pydantic import Field
 from pomona.gateway.body import AnyJson, JsonValue, RequestBody
 from pomona.gateway.constraint_schema import check_keywords, check_strict
 from pomona.gateway.errors import invalid
-from pomona.gateway.gbnf import is_gbnf, lark_of
+from pomona.gateway.gbnf import as_lark
+from pomona.gateway.structural_tag import grammar_of_tags
 from pomona.workers.messages import Constraint
 
-_TEXTS = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*')
-
-STRUCTURED = ("json", "json_object", "regex", "choice", "grammar")
+STRUCTURED = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 
 class ConstraintFields(RequestBody):
@@ -76,9 +74,12 @@ def _of_form(form: Form) -> Asked | None:
             if strict not in (None, True, False):
                 raise invalid(f"{where}.strict must be true or false", f"{where}.strict")
             return _of_schema(holder["schema"], f"{where}.schema", strict=bool(strict))
+        case "structural_tag":
+            return Asked(Constraint("lark", grammar_of_tags(value, param)), param)
         case kind:
             raise invalid(
-                f"{param}.type {kind!r} is not supported; there are text, json_object and json_schema", f"{param}.type"
+                f"{param}.type {kind!r} is not supported; there are text, json_object, json_schema and structural_tag",
+                f"{param}.type",
             )
 
 
@@ -98,11 +99,7 @@ def _structured(value: Mapping[str, JsonValue]) -> Asked | None:
 def _of_kind(kind: str, value: JsonValue, param: str) -> Asked:
     match kind, value:
         case "json", str():
-            try:
-                schema = json.loads(value)
-            except (ValueError, RecursionError) as error:
-                raise invalid(f"{param} is no JSON: {error}", param) from error
-            return _of_schema(schema, param)
+            return _of_schema(_json(value, param), param)
         case "json", _:
             return _of_schema(value, param)
         case "json_object", _:
@@ -113,10 +110,24 @@ def _of_kind(kind: str, value: JsonValue, param: str) -> Asked:
             return Asked(Constraint("choice", json.dumps(value, ensure_ascii=False)), param)
         case "choice", _:
             raise invalid(f"{param} must be a list of one or more strings", param)
+        case "structural_tag", str():
+            return _of_kind(kind, _json(value, param), param)
+        case "structural_tag", dict():
+            return Asked(Constraint("lark", grammar_of_tags(value, param)), param)
+        case "structural_tag", _:
+            raise invalid(f"{param} must be an object, or its JSON", param)
         case "grammar", str() if value.strip():
             return Asked(Constraint("lark", _lark(value, param)), param)
         case _:
             raise invalid(f"{param} must be a text that is not empty", param)
+
+
+def _json(text: str, param: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"{param} is no JSON: {error}", param) from error
+    return value
 
 
 def _of_schema(schema: JsonValue, param: str, *, strict: bool = False) -> Asked:
@@ -129,11 +140,7 @@ def _of_schema(schema: JsonValue, param: str, *, strict: bool = False) -> Asked:
 
 
 def _lark(text: str, param: str) -> str:
-    if is_gbnf(text):
-        try:
-            return lark_of(text)
-        except ValueError as error:
-            raise invalid(f"{param}: {error}", param) from error
-    if "<[" in _TEXTS.sub("", text):
-        raise invalid(f"{param}: tokens by number, <[…]>, are not supported; write their text", param)
-    return text
+    try:
+        return as_lark(text)
+    except ValueError as error:
+        raise invalid(f"{param}: {error}", param) from error

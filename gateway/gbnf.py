@@ -1,4 +1,4 @@
-"""llama.cpp's grammars (GBNF) in llguidance's language (Lark)."""
+"""Grammars as clients write them, llama.cpp's (GBNF) too, in llguidance's language (Lark)."""
 
 import re
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from llguidance.gbnf_to_lark import (
 
 _RULE = re.compile(r"^\s*[A-Za-z][A-Za-z0-9_-]*\s*::=", re.MULTILINE)
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
+_TEXTS = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*')
 _UNICODE_ESCAPE = re.compile(r"\\[uU]")
 _CHARACTER = re.compile(r"\\x[0-9A-Fa-f]{2}|\\.|.", re.DOTALL)
 
@@ -24,6 +25,15 @@ _CHARACTER = re.compile(r"\\x[0-9A-Fa-f]{2}|\\.|.", re.DOTALL)
 def is_gbnf(text: str) -> bool:
     """GBNF writes rules with `::=`, Lark with a colon."""
     return _RULE.search(_QUOTED.sub('""', text)) is not None
+
+
+def as_lark(text: str) -> str:
+    """A grammar in Lark, of one in either language. Raises ValueError for what cannot be followed here."""
+    if is_gbnf(text):
+        return lark_of(text)
+    if "<[" in _TEXTS.sub("", text):
+        raise ValueError("tokens by number, <[…]>, are not supported; write their text")
+    return text
 
 
 def lark_of(text: str) -> str:

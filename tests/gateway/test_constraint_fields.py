@@ -99,7 +99,7 @@ WHERE = "response_format.json_schema.schema"
 
 REFUSED: list[tuple[JsonBody, list[str]]] = [
     ({"response_format": {"type": "yaml"}}, ["response_format.type", "'yaml'", "json_schema"]),
-    ({"response_format": {"type": "structural_tag", "structures": []}}, ["response_format.type"]),
+    ({"response_format": {"type": "structural_tag", "structures": []}}, ["response_format.structures"]),
     ({"response_format": "json"}, ["response_format"]),
     ({"response_format": {"type": "json_schema"}}, ["response_format.schema is missing"]),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, [f"{WHERE} is missing"]),

@@ -38,9 +38,9 @@ def grammar_of(constraint: Constraint) -> str:
     """
     match constraint.kind:
         case "json_schema":
-            return _json_grammar(_schema(constraint.text))
+            return _json_grammar(schema_grammar(constraint.text))
         case "json_object":
-            return _json_grammar({"type": "object"})
+            return _json_grammar(_with_options({"type": "object"}))
         case "regex":
             return LLMatcher.grammar_from_regex(constraint.text)
         case "choice":
@@ -49,20 +49,25 @@ def grammar_of(constraint: Constraint) -> str:
             return constraint.text
 
 
-def _schema(text: str) -> dict[str, Json]:
+def schema_grammar(text: str) -> dict[str, Json]:
+    """A schema as llguidance reads it, of its JSON; raises ValueError as `grammar_of` does."""
     schema = _parsed(text, "schema")
     if isinstance(schema, bool):
-        return {} if schema else {"not": {}}
+        return _with_options({} if schema else {"not": {}})
     if not isinstance(schema, dict):
         raise ValueError(f"the schema must be a JSON object, not {type(schema).__name__}")
     for path, value in _fixed_texts(schema):
         if any(_unwritable(character) for character in value):
             raise ValueError(f"{path}: a control character can only be written as \\u, which is not supported here")
-    return schema
+    return _with_options(schema)
+
+
+def _with_options(schema: dict[str, Json]) -> dict[str, Json]:
+    return {**schema, "x-guidance": OPTIONS}
 
 
 def _json_grammar(schema: dict[str, Json]) -> str:
-    return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": OPTIONS}}]}, ensure_ascii=False)
+    return json.dumps({"grammars": [{"json_schema": schema}]}, ensure_ascii=False)
 
 
 def _choice_grammar(text: str) -> str:
