@@ -18,6 +18,7 @@ SERVERS = ("tests/system/", "tests/cli/", "tests/conformance/")
 """Folders whose tests start whole servers; these take turns, in one of the processes that run the tests."""
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests belong into one process: those that start servers, first, as they take longest; then each file,
     so that what it sets up is set up once.

@@ -13,7 +13,10 @@ from tests.support.formats import DIALECTS
 from tests.support.server import Server, serving
 from tests.support.streams import Heard, listen
 
-NAMES = {"harmony": "harmony", "tags": "opened think"}
+NAMES = {
+    "harmony": DIALECTS["harmony"]._replace(opens="{{ '<|start|>assistant<|channel|>analysis<|message|>' }}"),
+    "tags": DIALECTS["opened think"],
+}
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 200}, "age": {"type": "integer", "maximum": 120}},
@@ -27,7 +30,7 @@ BUDGET = 150
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     models = tmp_path_factory.mktemp("models")
-    folders = [DIALECTS[dialect].build(models / name) for name, dialect in NAMES.items()]
+    folders = [dialect.build(models / name) for name, dialect in NAMES.items()]
     with serving(tmp_path_factory.mktemp("home"), folders) as server:
         yield server
 
