@@ -30,7 +30,7 @@ serve: $(STAMP) ## Set up and serve at http://127.0.0.1:8420
 
 # Two processes: one takes the tests that start servers, in order, the other the rest.
 test: $(STAMP) ## Set up and run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## Style, types and import direction
 	$(BIN)/ruff check .

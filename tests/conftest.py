@@ -2,8 +2,10 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.tiny_model import build_tiny_model
 
@@ -18,15 +20,21 @@ SERVERS = ("tests/system/", "tests/cli/", "tests/conformance/")
 """Folders whose tests start whole servers; these take turns, in one of the processes that run the tests."""
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests belong into one process: those that start servers, first, as they take longest; then each file,
-    so that what it sets up is set up once.
-    """
+    """Those that start servers come first, as they take longest."""
     items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
-    for item in items:
-        name, _, _ = item.nodeid.partition("::")
-        item.add_marker(pytest.mark.xdist_group("servers" if name.startswith(SERVERS) else name))
+
+
+class ByFolderAndFile(LoadScopeScheduling):
+    """Which tests belong into one process: those that start servers, and each file, whose set-up is then done once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "servers" if nodeid.startswith(SERVERS) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)  # there is none where tests run in this process alone
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolderAndFile:
+    return ByFolderAndFile(config, log)
 
 
 @pytest.fixture(scope="session")
