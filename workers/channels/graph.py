@@ -66,7 +66,7 @@ class Graph(NamedTuple):
     closer: bytes
     """Ends a thought; empty where there is none."""
     header: bytes
-    """Opens an answer behind a closer; empty where nothing does."""
+    """Opens an answer behind a closer; empty where nothing does, or where several calls may follow."""
 
 
 def graph_of(request: Request) -> Graph | None:
@@ -87,7 +87,7 @@ def graph_of(request: Request) -> Graph | None:
         nodes[START] = Choice(first, direct, may_end)
     else:
         closer = marks.closer
-        header = next((each.text for each in marks.headers if each.opens == "answer"), "")
+        header = next((each.text for each in marks.headers if each.opens == "answer" and direct), "")
         _thoughts(marks, nodes, first if marks.bare else calls, direct, may_end=may_end)
         if may_end and not marks.again:
             nodes[UNOPENED] = Free("content", (*calls, Mark(closer.encode(), GAP)))

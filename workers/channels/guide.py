@@ -39,10 +39,11 @@ class Guide:
         max_tokens: int,
         begun: str = "",
         budget: int | None = None,
+        ignore_eos: bool = False,
     ) -> None:
         """`matchers`: of each `Body`, by its name; they stay at its beginning. `begun`: marks that the prompt ends in.
 
-        `budget`: tokens of thought, behind which it is closed.
+        `budget`: tokens of thought, behind which it is closed. `ignore_eos`: an end of sequence ends no free text.
         """
         nodes = dict(graph.nodes)
         for name, node in nodes.items():
@@ -54,6 +55,7 @@ class Guide:
         self._spelling = spelling
         self._left = max_tokens
         self._budget = budget
+        self._ignore_eos = ignore_eos
         self._matcher: Matcher | None = None
         self._loops = Loops()
         self._masks: dict[tuple[Place, bool], Words | None] = {}
@@ -137,7 +139,7 @@ class Guide:
                 return self._write(node, self._matcher, token), False
             self._place = self._behind(node)
         is_mark = self._is_mark(token)
-        if token in self._tokens.eos and not is_mark:
+        if token in self._tokens.eos and not is_mark and not self._ignore_eos:
             self._end(token)
             return (), False
         walked = self._walk(self._place, token)

@@ -67,7 +67,17 @@ def guide_of(request: Request, tokens: Tokens, spelling: Spelling) -> Guide:
         if isinstance(node, Body)
     }
     begun, budget = ("", None) if request.reasoning is None else (request.reasoning.begun, request.reasoning.budget)
-    return Guide(graph, matchers, tokens, spelling, max_tokens=request.limits.max_tokens, begun=begun, budget=budget)
+    required = request.tools is not None and request.tools.required
+    return Guide(
+        graph,
+        matchers,
+        tokens,
+        spelling,
+        max_tokens=request.limits.max_tokens,
+        begun=begun,
+        budget=budget,
+        ignore_eos=request.limits.ignore_eos and request.constraint is None and not required,
+    )
 
 
 class Compiler:

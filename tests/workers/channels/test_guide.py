@@ -325,6 +325,25 @@ def test_drafts_are_masked_position_by_position_through_every_transition(name: s
     assert other.legal([eos(name)]) == 0
 
 
+def test_an_end_that_is_to_be_ignored_is_no_text_and_no_end() -> None:
+    request = Request(
+        id=RequestId("r"),
+        model="m",
+        prompt=(1,),
+        sampling=Sampling(seed=0),
+        limits=Limits(max_tokens=99, ignore_eos=True),
+        reasoning=Reasoning(format="think", begun="<think>"),
+    )
+    one = guide_of(request, lexicon("opened think"), spelling("opened think"))
+    said = Texts()
+    for token in (eos("opened think"), *spelling("opened think").spell(b"so</think>ye")):
+        said.take(one, token)
+    assert not one.commit(eos("opened think")).segments
+    said["content"] += write(one, "s", name="opened think")["content"]
+    assert said == {"reasoning": "so", "content": "yes"}
+    assert not one.over
+
+
 def test_a_fork_goes_its_own_way() -> None:
     one = guide("opened think", budget=3)
     fork = one.fork()
@@ -355,6 +374,11 @@ def test_a_required_call_is_the_answer_and_follows_its_grammar() -> None:
     said = write(one, f"so</think>\n{ONE_CALL}", name=name)
     assert said == {"reasoning": "so", "tool_call": '{"name": "f", "arguments": {"x": 3}}'}
     assert may(one, eos(name))
+    other = guide("harmony", None, tools=Tools(named={"f": None, "g": None}, required=True))
+    write(other, "<|channel|>analysis<|message|>hm", name="harmony")
+    for token in other.detour(eos("harmony")):
+        other.commit(token)
+    assert write(other, "<|channel|>commentary to=functions.g<|message|>{", name="harmony") == {"tool_call": "{"}
     assert write(one, f"\n{ONE_CALL}", name=name)["tool_call"].startswith('{"name"')
     with pytest.raises(AssertionError, match="nothing may stand"):
         write(one, "Hello", name=name)
