@@ -28,9 +28,9 @@ FORCE:
 serve: $(STAMP) ## Set up and serve at http://127.0.0.1:8420
 	@$(BIN)/pomona serve $(ARGS)
 
-# Two processes: one takes the tests that start servers, in order, the other the rest.
+# Two processes, each with whole files, so that what a file sets up is set up once.
 test: $(STAMP) ## Set up and run the tests
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## Style, types and import direction
 	$(BIN)/ruff check .

@@ -2,10 +2,8 @@
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.tiny_model import build_tiny_model
 
@@ -17,24 +15,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest_plugins = ["tests.support.smollm2"]
 
 SERVERS = ("tests/system/", "tests/cli/", "tests/conformance/")
-"""Folders whose tests start whole servers; these take turns, in one of the processes that run the tests."""
+"""Folders whose tests start whole servers."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those that start servers come first, as they take longest."""
     items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
-
-
-class ByFolderAndFile(LoadScopeScheduling):
-    """Which tests belong into one process: those that start servers, and each file, whose set-up is then done once."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "servers" if nodeid.startswith(SERVERS) else nodeid.partition("::")[0]
-
-
-@pytest.hookimpl(optionalhook=True)  # there is none where tests run in this process alone
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolderAndFile:
-    return ByFolderAndFile(config, log)
 
 
 @pytest.fixture(scope="session")
