@@ -9,6 +9,7 @@ from pomona.workers.messages import Speculation
 
 LACKING = {
     "ngram": "its caches cannot take back what was refused",
+    "grammar": "its caches cannot take back what was refused",
     "draft": "no draft model is configured for it (models.speculation.draft_model)",
     "mtp": "its weights hold no prediction head (MTP)",
     "layers": "no number of layers is configured for it (models.speculation.layers)",

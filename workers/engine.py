@@ -247,7 +247,7 @@ class Engine:
         rows = list(self._batch.rows)
         logits = self._forward() if rows else None
         events = self._commit(drawn) if drawn is not None else []
-        self._speculator.look(self._batch)
+        self._speculator.look(self._batch, drawing=True)
         if logits is not None:
             ended = [row for row in rows if row.finish is not None or row.moved]
             more, order = self._take_out(ended)

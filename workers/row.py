@@ -114,6 +114,16 @@ class Row:
             self.fault = str(error)
             return 0
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """Tokens that come next whatever is drawn, at most `limit`, as far as its constraint tells; its end is none."""
+        if self._guide is None or self.fault or self.finish is not None:
+            return ()
+        try:
+            return self._guide.forced(limit)
+        except ConstraintError as error:
+            self.fault = str(error)
+            return ()
+
     def law(self) -> RowLaw:
         """How the next token is drawn."""
         return self._law(len(self.committed), self._masks(())[0])

@@ -21,8 +21,10 @@ Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 Name = Annotated[str, Meta(min_length=1)]
 DEEPEST = 16
 """Tokens that may be guessed ahead at once."""
-Method = Literal["ngram", "draft", "mtp", "layers"]
-"""Who guesses: a copy from prompt and output, a small model, the model's own prediction head, its first layers."""
+Method = Literal["ngram", "grammar", "draft", "mtp", "layers"]
+"""Who guesses: a copy from prompt and output, a grammar that leaves no choice, a small model, the model's own prediction
+head, its first layers.
+"""
 MethodChoice = Literal["auto", "off", Method]
 """`auto` takes what is measured to pay."""
 Depth = Annotated[int, Meta(ge=1, le=DEEPEST)]

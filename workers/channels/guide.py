@@ -91,6 +91,15 @@ class Guide:
                 return count
         return len(drafts)
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """Tokens that come next whatever is drawn, at most `limit`; there may be more than are seen."""
+        if self.over:
+            return ()
+        if not isinstance(self._node, Body):
+            return tuple(self._closing()[:limit])
+        assert self._matcher is not None, "made when the body was entered"
+        return self._matcher.forced(limit)
+
     def fork(self) -> "Guide":
         other = copy(self)
         other._loops = self._loops.fork()
@@ -230,11 +239,15 @@ class Guide:
                 if self._matcher.complete:
                     mask = _either(mask, self._mask_at(self._behind(node)))
             return mask
-        if self._place.node == THOUGHT and self._spent:
-            plan = self._spelling.spell(self._graph.closer[len(self._place.spelled) :])
-            if plan and len(plan) < self._left:
-                return self._words(plan[:1])
-        return self._mask_at(self._place)
+        closing = self._closing()
+        return self._words(closing[:1]) if closing else self._mask_at(self._place)
+
+    def _closing(self) -> list[int]:
+        """What a thought that may not go on is closed with; empty elsewhere, and where no room is left behind it."""
+        if self._place.node != THOUGHT or not self._spent:
+            return []
+        plan = self._spelling.spell(self._graph.closer[len(self._place.spelled) :])
+        return plan if len(plan) < self._left else []
 
     def _mask_at(self, place: Place) -> Words | None:
         key = (place, self._spent)

@@ -54,6 +54,18 @@ class Matcher:
         _check(ahead)
         return count
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """Tokens that come next whatever is drawn, at most `limit`: the masks leave one at each of their places.
+
+        They end before the last byte that is forced where a token may hold that byte and more. An end-of-sequence token
+        is none of them. Raises ConstraintError if the grammar failed.
+        """
+        if self.complete:
+            return ()
+        found = self._state.compute_ff_tokens()
+        _check(self._state)
+        return tuple(found[:limit])
+
     @property
     def complete(self) -> bool:
         """The answer may end here."""

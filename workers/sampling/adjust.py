@@ -1,15 +1,11 @@
 """Raw logits to those that are drawn from: penalties and bias, then the mask. Rows that want neither are untouched."""
 
-import math
 from collections.abc import Sequence
 
 import mlx.core as mx
-import numpy as np
-import numpy.typing as npt
 
 from pomona.workers.sampling.law import Adjustment, RowLaw
-
-BITS = np.arange(32, dtype=np.uint32)
+from pomona.workers.sampling.mask import masked
 
 
 def adjust(logits: mx.array, rows: Sequence[RowLaw]) -> mx.array:
@@ -18,14 +14,13 @@ def adjust(logits: mx.array, rows: Sequence[RowLaw]) -> mx.array:
         (index, _within(row.adjustment, logits.shape[-1])) for index, row in enumerate(rows) if row.adjustment
     ]
     penalised = [(index, adjustment) for index, adjustment in adjustments if adjustment.tokens]
-    masked = [(index, row.mask) for index, row in enumerate(rows) if row.mask is not None]
+    guided = [(index, row.mask) for index, row in enumerate(rows) if row.mask is not None]
     if penalised:
         where, part = _taken(logits, [index for index, _ in penalised])
         logits = _put(logits, where, _penalised(part, [adjustment for _, adjustment in penalised]))
-    if masked:
-        where, part = _taken(logits, [index for index, _ in masked])
-        allowed = _allowed([mask for _, mask in masked], logits.shape[-1])
-        logits = _put(logits, where, mx.where(allowed, part, -math.inf))
+    if guided:
+        where, part = _taken(logits, [index for index, _ in guided])
+        logits = _put(logits, where, masked(part, [mask for _, mask in guided]))
     return logits
 
 
@@ -66,13 +61,3 @@ def _penalised(logits: mx.array, adjustments: Sequence[Adjustment]) -> mx.array:
     values = mx.take_along_axis(logits, tokens, axis=-1)
     values = mx.where(values > 0, values / repetition, values * repetition) + padded([each.add for each in adjustments])
     return mx.put_along_axis(logits, tokens, values, axis=-1)
-
-
-def _allowed(masks: Sequence[npt.NDArray[np.uint32]], vocabulary: int) -> mx.array:
-    """Boolean [masks, vocabulary]. Words that are missing allow nothing, surplus ones are left out."""
-    words = np.zeros((len(masks), -(-vocabulary // 32)), dtype=np.uint32)
-    for row, mask in zip(words, masks, strict=True):
-        held = min(len(mask), len(row))
-        row[:held] = mask[:held]
-    bits = (mx.array(words)[:, :, None] >> mx.array(BITS)) & 1
-    return bits.reshape(len(masks), -1)[:, :vocabulary].astype(mx.bool_)

@@ -25,6 +25,8 @@ ROW_HALF_LIFE = 256
 HOPE = 2.0
 """Standard deviations, of a chance of a half at that, by which a row may have been unlucky, and more."""
 RAREST, SUREST = 0.01, 0.98
+CERTAIN = 1.0
+"""Of a draft beside which nothing else may be drawn, unless it is ever seen to be refused."""
 
 
 REFRESH = 16
@@ -103,7 +105,8 @@ class Acceptance:
             self._averaged = at
         classes = classes_of(min(strength, BOUNDS[-1]), depth)
         own = {each: 1 - factor * self._average(method, each, at) for each in set(classes)}
-        return [max(RAREST, min(SUREST, own[each])) for each in classes]
+        surest = CERTAIN if method == "grammar" else SUREST
+        return [max(RAREST, min(surest, own[each])) for each in classes]
 
     def hope(self, key: RequestId, method: Method, at: int) -> float:
         """Share of a row's refusals that may be bad luck: 1 for one that was not tested lately, less with each."""
@@ -136,7 +139,8 @@ class Acceptance:
 
     def _refusal(self, method: Method, own: int, at: int) -> float:
         """The method's average in one class."""
-        prior = 1 - (PRIOR_BY_DEPTH if own < 0 else PRIOR_BY_LENGTH[own])
+        chance = CERTAIN if method == "grammar" else PRIOR_BY_DEPTH if own < 0 else PRIOR_BY_LENGTH[own]
+        prior = 1 - chance
         counts = self._classes.get((method, own))
         if counts is None:
             return prior

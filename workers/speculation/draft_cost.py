@@ -28,7 +28,7 @@ class _Mean:
 class DraftCost:
     """Seconds for each draft, by method: a method that runs a model does it once for each draft of its longest row.
 
-    Copies from prompt and answer are free: what they take depends on no depth.
+    Copies from prompt and answer, and what a grammar forces, are free: what they take depends on no depth.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class DraftCost:
 
     def each(self, method: Method, plain: float) -> float:
         """Seconds for one draft; `plain`: of a plain step."""
-        if method == "ngram":
+        if method in ("ngram", "grammar"):
             return 0.0
         mean = self._methods.get(method)
         return GUESS * plain if mean is None else mean.value

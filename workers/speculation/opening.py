@@ -1,4 +1,4 @@
-"""A model's configuration -> its proposers: the copies that every model has, and whatever else it is given."""
+"""A model's configuration -> its proposers: copies and grammars, which every model has, and whatever else it is given."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from pomona.workers.speculation.anatomy import Unfit, logit_width
 from pomona.workers.speculation.corrector import Corrector, CorrectorError
 from pomona.workers.speculation.corrector_file import find_corrector, load_corrector
 from pomona.workers.speculation.draft_model import open_draft_model
+from pomona.workers.speculation.grammar import GrammarProposer
 from pomona.workers.speculation.layers import Layers
 from pomona.workers.speculation.mtp import SAMPLE, open_mtp
 from pomona.workers.speculation.ngram import NgramProposer
@@ -29,7 +30,7 @@ def open_proposers(settings: ModelConfig, model: Any, tokenizer: Any, vocabulary
     Raises ModelError naming the setting where a draft model, a number of layers, a head or a corrector cannot be used.
     """
     folder, wish = Path(settings.path), settings.speculation
-    proposers: list[Proposer] = [NgramProposer()]
+    proposers: list[Proposer] = [NgramProposer(), GrammarProposer()]
     listened = model
     if wish.method != "off":
         mtp = open_mtp(folder, model, tokenizer.encode(SAMPLE), settings.id, _corrector(settings, folder, home))

@@ -14,6 +14,7 @@ from pomona.workers.messages import MethodFigures, RequestId
 from pomona.workers.row import Row
 from pomona.workers.sampling.law import Drafted, RowLaw
 from pomona.workers.speculation.depth import DepthPolicy, Outlook
+from pomona.workers.speculation.grammar import GrammarProposer
 from pomona.workers.speculation.ngram import NgramProposer
 from pomona.workers.speculation.proposal import Ask, Listener, Proposal, Proposer
 
@@ -78,14 +79,16 @@ class Speculator:
         """Count anew; what was measured stays."""
         self._figures.clear()
 
-    def look(self, batch: Batch) -> None:
-        """Say whether drafts are due, from the tokens that are committed."""
+    def look(self, batch: Batch, *, drawing: bool = False) -> None:
+        """Say whether drafts are due, from the tokens that are committed; `drawing`: a forward of the next is under way."""
         begin = now()
-        self.due = any(depth for _, depth in self._depths(batch))
+        self.due = any(depth for _, depth in self._depths(batch, drawing=drawing))
         self._policy.looked(now() - begin)
 
     def draft(self, batch: Batch) -> Drafts | None:
-        """What the rows draft behind their last tokens, all of which are committed; None if nobody does."""
+        """What the rows draft behind their last tokens, all of which are committed; None if nobody does, and then a plain
+        forward is the next.
+        """
         asks: dict[Method, list[tuple[int, Ask]]] = {}
         depths = self._depths(batch)
         self.due = any(depth for _, depth in depths)
@@ -102,30 +105,41 @@ class Speculator:
             known = self._figures.get(method, MethodFigures())
             self._figures[method] = replace(known, propose_seconds=known.propose_seconds + seconds)
             for (index, ask), proposal in zip(own, given, strict=True):
-                proposals[index] = _cut(proposal, ask.row.legal(proposal.tokens))
-                self._asked[ask.row.request.id] = method
-        return Drafts(proposals) if any(proposal.tokens for proposal in proposals) else None
+                proposals[index], self._asked[ask.row.request.id] = self._legal(ask, method, proposal)
+        if any(proposal.tokens for proposal in proposals):
+            return Drafts(proposals)
+        self.look(batch, drawing=True)
+        return None
 
-    def _depths(self, batch: Batch) -> list[tuple[tuple[int, Outlook], int]]:
-        outlooks = self._outlooks(batch)
+    def _legal(self, ask: Ask, method: Method, proposal: Proposal) -> tuple[Proposal, Method]:
+        """As much of a proposal as the row's constraint allows; where that forces more, what it forces."""
+        held = _cut(proposal, ask.row.legal(proposal.tokens))
+        grammar = self._proposers.get("grammar")
+        if not isinstance(grammar, GrammarProposer) or ask.row.request.speculation.method != "auto":
+            return held, method
+        forced = grammar.stretch(ask.row)[: ask.depth]
+        return (Proposal(forced), "grammar") if len(forced) > len(held.tokens) else (held, method)
+
+    def _depths(self, batch: Batch, *, drawing: bool = False) -> list[tuple[tuple[int, Outlook], int]]:
+        outlooks = self._outlooks(batch, drawing=drawing)
         depths = self._policy.choose([outlook for _, outlook in outlooks], len(batch.rows))
         return list(zip(outlooks, depths, strict=True))
 
-    def _outlooks(self, batch: Batch) -> list[tuple[int, Outlook]]:
+    def _outlooks(self, batch: Batch, *, drawing: bool) -> list[tuple[int, Outlook]]:
         if not batch.rows or not self.methods(batch):
             return []
         if not (self._policy.affords_any(len(batch.rows)) or any(map(_orders, batch.rows))):
             return []
         most, found = batch.max_drafts, []
         for index, row in enumerate(batch.rows):
-            options = self._options(row, min(row.remaining - 1, DEEPEST if most is None else most))
+            options = self._options(row, min(row.remaining - 1, DEEPEST if most is None else most), drawing=drawing)
             if options:
                 best = 0 if len(options) == 1 else self._policy.prefer(options, len(batch.rows))
                 found.append((index, options[best]))
         return found
 
-    def _options(self, row: Row, bound: int) -> list[Outlook]:
-        """What each method could do for a row that has room for `bound` drafts."""
+    def _options(self, row: Row, bound: int, *, drawing: bool) -> list[Outlook]:
+        """What each method could do for a row that has room for `bound` drafts, once its next token is drawn or now."""
         wish = row.request.speculation
         if wish.method == "off" or bound <= 0 or row.finish is not None:
             return []
@@ -133,10 +147,15 @@ class Speculator:
         for method, proposer in self._proposers.items():
             if wish.method not in ("auto", method):
                 continue
-            strength = proposer.strength(row) if isinstance(proposer, NgramProposer) else 0
-            if strength or not isinstance(proposer, NgramProposer):
+            available, strength = bound, 0
+            if isinstance(proposer, NgramProposer):
+                strength = proposer.strength(row)
+                available = bound if strength else 0
+            elif isinstance(proposer, GrammarProposer):
+                available = min(bound, proposer.expected(row) if drawing else len(proposer.stretch(row)))
+            if available:
                 options.append(
-                    Outlook(row.request.id, method, bound, wish.depth, strength, named=wish.method == method)
+                    Outlook(row.request.id, method, available, wish.depth, strength, named=wish.method == method)
                 )
         return options
 

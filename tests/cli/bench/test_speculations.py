@@ -135,7 +135,7 @@ def test_every_second_round_runs_backwards_and_mlx_lm_copies_only() -> None:
 
 def test_ways_are_auto_and_what_the_model_has_unless_they_are_named() -> None:
     every = dataclasses.replace(PLAN, ways=None, compare=True)
-    assert every.among(["ngram", "mtp"]) == (Way.OFF, Way.AUTO, Way.NGRAM, Way.MTP, Way.MLX_LM)
+    assert every.among(["ngram", "grammar", "mtp"]) == (Way.OFF, Way.AUTO, Way.NGRAM, Way.MTP, Way.MLX_LM)
     assert PLAN.among(["ngram", "mtp"]) == (Way.OFF, Way.NGRAM)
     with pytest.raises(ValueError, match="this model does not have ngram; it has none"):
         PLAN.among([])

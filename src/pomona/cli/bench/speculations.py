@@ -43,8 +43,11 @@ class SpeculationPlan:
     seed: str
 
     def among(self, methods: Sequence[str]) -> tuple[Way, ...]:
-        """The ways of answering where the model has these methods. Raises ValueError for one that it lacks."""
-        had = tuple(Way(method) for method in methods)
+        """The ways of answering where the model has these methods. Raises ValueError for one that it lacks.
+
+        The tasks have no grammar, so that what a grammar forces is no way to answer them.
+        """
+        had = tuple(Way(method) for method in methods if method != "grammar")
         ways = (Way.AUTO, *had) if self.ways is None else self.ways
         for way in ways:
             if way is not Way.AUTO and way not in had:
