@@ -22,7 +22,7 @@ Name = Annotated[str, Meta(min_length=1)]
 DEEPEST = 16
 """Tokens that may be guessed ahead at once."""
 Method = Literal["ngram", "grammar", "draft", "mtp", "layers"]
-"""Who guesses: a copy from prompt and output, a grammar that leaves no choice, a small model, the model's own prediction
+"""Who guesses: a copy from prompt and output, a grammar that leaves one way, a small model, the model's own prediction
 head, its first layers.
 """
 MethodChoice = Literal["auto", "off", Method]
