@@ -113,14 +113,14 @@ class Matcher:
             raise ConstraintError(f"token {token} is not allowed here")
 
     def _mask_of(self, state: LLMatcher) -> Words:
-        words = np.zeros(len(self._tokens.known), dtype=np.uint32)
-        state.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        words = np.zeros(len(self._tokens.texts), dtype=np.uint32)
+        state.unsafe_compute_mask_ptr(words.__array_interface__["data"][0], words.nbytes)
         _check(state)
-        words &= self._tokens.known & ~self._tokens.ends
+        words &= self._tokens.texts
         if state.is_accepting():
             words |= self._tokens.ends
         _check(state)
-        if not words.any():
+        if not words.max():
             raise ConstraintError("no token of the model can follow")
         return words
 

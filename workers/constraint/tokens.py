@@ -30,6 +30,7 @@ class Tokens:
         known = [token for token in range(self.size) if vocabulary.name_of(token)]
         self.known = self.words(known) | self.ends
         """Ids that stand for something; padded vocabularies have others."""
+        self.texts = self.known & ~self.ends
         self.special = vocabulary.special | eos
         """Tokens that are text of no grammar and no channel."""
         self.added = vocabulary.added
