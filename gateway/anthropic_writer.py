@@ -4,10 +4,13 @@ import hashlib
 from collections.abc import Iterator
 from typing import assert_never
 
-from pomona.gateway.body import JsonObject, JsonValue
+from pydantic_core import from_json
+
+from pomona.gateway.body import BodyError, JsonObject, JsonValue, parse_json
 from pomona.gateway.errors import ApiError, anthropic_body
 from pomona.gateway.ids import new_id
 from pomona.gateway.sse import Sse, encode_sse
+from pomona.gateway.tool_calls import CallBegun, CallEnded, CallReader, CallText
 from pomona.gateway.usage import predicted_if_any
 from pomona.workers.messages import Channel, Delta, Finish, TokenEvent, Usage
 
@@ -15,8 +18,9 @@ PING = Sse({"type": "ping"}, "ping")
 
 
 class _Block:
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, call: CallBegun | None = None) -> None:
         self.kind = kind
+        self.call = call
         self.parts: list[str] = []
 
     @property
@@ -27,7 +31,21 @@ class _Block:
         """Opaque to clients, which send it back unread."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    def empty(self) -> JsonObject:
+        if self.call is not None:
+            return {"type": "tool_use", "id": self.call.id, "name": self.call.name, "input": {}}
+        if self.kind == "thinking":
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        return {"type": "text", "text": ""}
+
+    def delta(self, text: str) -> JsonObject:
+        if self.call is not None:
+            return {"type": "input_json_delta", "partial_json": text}
+        return {"type": f"{self.kind}_delta", self.kind: text}
+
     def whole(self) -> JsonObject:
+        if self.call is not None and (given := _input(self.text)) is not None:
+            return {**self.empty(), "input": given}
         if self.kind == "thinking":
             return {"type": "thinking", "thinking": self.text, "signature": self.signature()}
         return {"type": "text", "text": self.text, "citations": None}
@@ -40,7 +58,14 @@ class MessageWriter:
     last = b""
 
     def __init__(
-        self, model: str, *, prompt_tokens: int, cut_by_context: bool, creates_cache: bool, request_id: str
+        self,
+        model: str,
+        *,
+        calls: CallReader,
+        prompt_tokens: int,
+        cut_by_context: bool,
+        creates_cache: bool,
+        request_id: str,
     ) -> None:
         """`cut_by_context`: the token limit is the context's, not the client's.
 
@@ -49,6 +74,7 @@ class MessageWriter:
         self._request_id = request_id
         self._id = new_id("msg_")
         self._model = model
+        self._calls = calls
         self._prompt_tokens = prompt_tokens
         self._cut_by_context = cut_by_context
         self._creates_cache = creates_cache
@@ -61,8 +87,21 @@ class MessageWriter:
         yield PING
 
     def feed(self, index: int, event: TokenEvent) -> Iterator[Sse]:
-        for delta in event.deltas:
-            yield from self._delta(delta)
+        for part in self._calls.read(event):
+            match part:
+                case Delta():
+                    kind = _kind(part.channel)
+                    if not self._open or self._blocks[-1].kind != kind:
+                        yield from self._start(_Block(kind))
+                    yield self._add(part.text)
+                case CallBegun():
+                    yield from self._start(_Block("tool_use", part))
+                case CallText(_, text):
+                    yield self._add(text)
+                case CallEnded():
+                    yield from self._close()
+                case _:
+                    assert_never(part)
         if event.finish is not None and event.finish.reason in ("stop", "length"):
             self._finish = event.finish
 
@@ -84,19 +123,16 @@ class MessageWriter:
     def _final_usage(self, usage: Usage) -> JsonObject:
         return _usage(usage, usage.prompt_tokens - usage.cached_tokens if self._creates_cache else 0)
 
-    def _delta(self, delta: Delta) -> Iterator[Sse]:
-        kind = _kind(delta.channel)
-        if not self._open or self._blocks[-1].kind != kind:
-            yield from self._close()
-            self._blocks.append(_Block(kind))
-            self._open = True
-            empty: JsonObject = {"type": "text", "text": ""}
-            if kind == "thinking":
-                empty = {"type": "thinking", "thinking": "", "signature": ""}
-            yield _event("content_block_start", index=len(self._blocks) - 1, content_block=empty)
-        self._blocks[-1].parts.append(delta.text)
-        change: JsonObject = {"type": f"{kind}_delta", kind: delta.text}
-        yield _event("content_block_delta", index=len(self._blocks) - 1, delta=change)
+    def _start(self, block: _Block) -> Iterator[Sse]:
+        yield from self._close()
+        self._blocks.append(block)
+        self._open = True
+        yield _event("content_block_start", index=len(self._blocks) - 1, content_block=block.empty())
+
+    def _add(self, text: str) -> Sse:
+        block = self._blocks[-1]
+        block.parts.append(text)
+        return _event("content_block_delta", index=len(self._blocks) - 1, delta=block.delta(text))
 
     def _close(self) -> Iterator[Sse]:
         if self._open:
@@ -124,6 +160,8 @@ class MessageWriter:
         reason = "end_turn"
         if finish.reason == "length":
             reason = "model_context_window_exceeded" if self._cut_by_context else "max_tokens"
+        elif any(block.whole()["type"] == "tool_use" for block in self._blocks):
+            return {"stop_reason": "tool_use", "stop_sequence": None}
         elif finish.stop_text is not None:
             reason = "stop_sequence"
         return {"stop_reason": reason, "stop_sequence": finish.stop_text}
@@ -137,6 +175,18 @@ def _kind(channel: Channel) -> str:
             return "thinking"
         case _:
             assert_never(channel)
+
+
+def _input(text: str) -> JsonObject | None:
+    """A call's arguments; of those that were cut off, the members that are whole. None for what is no JSON."""
+    try:
+        value: object = parse_json(text.encode())
+    except BodyError:
+        try:
+            value = from_json(text or "{", allow_partial=True)
+        except ValueError:
+            return None
+    return value if isinstance(value, dict) else None
 
 
 def _usage(usage: Usage, created: int) -> JsonObject:

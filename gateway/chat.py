@@ -1,27 +1,22 @@
 """OpenAI Chat Completions: `/v1/chat/completions`."""
 
-import time
-from collections.abc import Iterator
-from typing import Annotated, assert_never
+from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from pomona.gateway.body import AnyJson, JsonObject, JsonValue, RequestBody, read_body
+from pomona.gateway.body import AnyJson, RequestBody, read_body
+from pomona.gateway.chat_writer import ChatWriter
 from pomona.gateway.constraint_fields import Form
-from pomona.gateway.errors import ApiError, invalid, openai_body
-from pomona.gateway.fields import check_extras, tools_warning
-from pomona.gateway.ids import new_id
+from pomona.gateway.errors import invalid
+from pomona.gateway.fields import check_extras
 from pomona.gateway.intake import Intake
-from pomona.gateway.logprobs import chat_logprobs
 from pomona.gateway.reasoning import thinking_of
 from pomona.gateway.sampling import INT32, SamplerFields, StopList
-from pomona.gateway.sse import COMMENT, DONE, Sse
+from pomona.gateway.tool_fields import AskedTools, chat_functions, chat_tools
 from pomona.gateway.turns import chat_turn, merge_systems
-from pomona.gateway.usage import openai_usage
-from pomona.workers.messages import Finish, PositionLogprobs, TokenEvent, Usage
 
 router = APIRouter()
 
@@ -46,12 +41,26 @@ class ChatBody(SamplerFields):
     response_format: AnyJson = None
     tools: list[AnyJson] | None = None
     tool_choice: AnyJson = None
+    parallel_tool_calls: bool | None = None
     functions: list[AnyJson] | None = None
     function_call: AnyJson = None
     modalities: list[str] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, AnyJson] | None = None
+
+    @property
+    def legacy(self) -> bool:
+        """Tools are named as they were before they were called tools."""
+        return self.functions is not None or self.function_call is not None
+
+    def asked_tools(self) -> AskedTools:
+        """Raises ApiError."""
+        if not self.legacy:
+            return chat_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
+        if self.tools is not None or self.tool_choice is not None:
+            raise invalid("functions and function_call are older names of tools and tool_choice: use one of the two")
+        return chat_functions(self.functions, self.function_call)
 
 
 @router.post("/v1/chat/completions")
@@ -62,8 +71,9 @@ async def chat_completions(http: HttpRequest) -> Response:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     if body.modalities not in (None, ["text"]):
         raise invalid("modalities: the models here write text only", "modalities")
-    warning = tools_warning(body.tools, body.tool_choice) or tools_warning(body.functions, body.function_call)
+    asked = body.asked_tools()
     intake = Intake.of(http, body.model)
+    use = await intake.tools(asked)
     turns = merge_systems([chat_turn(message, f"messages[{i}]") for i, message in enumerate(body.messages)])
     continued = bool(body.continue_final_message)
     if continued and body.add_generation_prompt:
@@ -74,6 +84,7 @@ async def chat_completions(http: HttpRequest) -> Response:
         continue_final_message=continued,
         variables=body.chat_template_kwargs,
         thinking=thinking_of(body, body.chat_template_kwargs),
+        tools=use.rendered,
     )
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     requests = await intake.requests(
@@ -86,107 +97,15 @@ async def chat_completions(http: HttpRequest) -> Response:
         form=Form(body.response_format, "response_format"),
         continues=continued,
         reasoning=prompt.reasoning,
+        tools=use.tools,
     )
     options = body.stream_options
     writer = ChatWriter(
         body.model,
-        choices=len(requests),
+        calls=[use.reader("call_") for _ in requests],
         prompt_tokens=len(prompt.tokens),
         logprobs=bool(body.logprobs),
         include_usage=options is not None and bool(options.include_usage),
+        legacy=body.legacy,
     )
-    return intake.answer(requests, writer, stream=bool(body.stream), warning=warning)
-
-
-class _Choice:
-    def __init__(self) -> None:
-        self.content: list[str] = []
-        self.reasoning: list[str] = []
-        self.logprobs: list[JsonValue] = []
-        self.finish: Finish | None = None
-
-
-class ChatWriter:
-    keepalive = COMMENT
-    last = DONE
-
-    def __init__(self, model: str, *, choices: int, prompt_tokens: int, logprobs: bool, include_usage: bool) -> None:
-        self._id = new_id("chatcmpl-")
-        self._created = int(time.time())
-        self._model = model
-        self._choices = [_Choice() for _ in range(choices)]
-        self._prompt_tokens = prompt_tokens
-        self._logprobs = logprobs
-        self._include_usage = include_usage
-
-    def begin(self) -> Iterator[Sse]:
-        for index in range(len(self._choices)):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
-
-    def feed(self, index: int, event: TokenEvent) -> Iterator[Sse]:
-        choice = self._choices[index]
-        positions = event.logprobs
-        for delta in event.deltas:
-            match delta.channel:
-                case "content" | "tool_call":
-                    choice.content.append(delta.text)
-                    yield self._chunk(index, {"content": delta.text}, positions)
-                    choice.logprobs += chat_logprobs(positions)
-                    positions = ()
-                case "reasoning":
-                    choice.reasoning.append(delta.text)
-                    yield self._chunk(index, {"reasoning_content": delta.text, "reasoning": delta.text})
-                case _:
-                    assert_never(delta.channel)
-        if positions:
-            choice.logprobs += chat_logprobs(positions)
-            yield self._chunk(index, {"content": ""}, positions)
-        if event.finish is not None and event.finish.reason in ("stop", "length"):
-            choice.finish = event.finish
-            yield self._chunk(index, {}, finish=event.finish)
-
-    def end(self) -> Iterator[Sse]:
-        if self._include_usage:
-            yield Sse({**self._envelope("chat.completion.chunk"), "choices": [], "usage": self._usage()})
-
-    def fail(self, error: ApiError) -> Iterator[Sse]:
-        yield Sse(openai_body(error))
-
-    def body(self) -> JsonObject:
-        choices: list[JsonValue] = [self._whole(index, choice) for index, choice in enumerate(self._choices)]
-        return {**self._envelope("chat.completion"), "choices": choices, "usage": self._usage()}
-
-    def _whole(self, index: int, choice: _Choice) -> JsonObject:
-        message: JsonObject = {"role": "assistant", "content": "".join(choice.content), "refusal": None}
-        if choice.reasoning:
-            message["reasoning_content"] = message["reasoning"] = "".join(choice.reasoning)
-        logprobs: JsonObject | None = {"content": choice.logprobs, "refusal": None} if self._logprobs else None
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": logprobs,
-            "finish_reason": choice.finish.reason if choice.finish else None,
-            "stop_reason": choice.finish.stop_text if choice.finish else None,
-        }
-
-    def _envelope(self, kind: str) -> JsonObject:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
-
-    def _chunk(
-        self,
-        index: int,
-        delta: JsonObject,
-        positions: tuple[PositionLogprobs, ...] = (),
-        finish: Finish | None = None,
-    ) -> Sse:
-        choice: JsonObject = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        if positions:
-            choice["logprobs"] = {"content": chat_logprobs(positions), "refusal": None}
-        if finish is not None:
-            choice["finish_reason"] = finish.reason
-            choice["stop_reason"] = finish.stop_text
-        return Sse({**self._envelope("chat.completion.chunk"), "choices": [choice]})
-
-    def _usage(self) -> JsonObject:
-        usages: list[Usage] = [choice.finish.usage for choice in self._choices if choice.finish is not None]
-        return openai_usage(self._prompt_tokens, usages, usages[0].cached_tokens if usages else 0)
+    return intake.answer(requests, writer, stream=bool(body.stream), warning=use.warning)

@@ -1,6 +1,6 @@
 """Fields that a route does not know: what is harmless, what is refused, and why never silently dropped."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from pomona.gateway.body import JsonValue, RequestBody
 from pomona.gateway.errors import ApiError, invalid
@@ -129,22 +129,3 @@ def check_extras(body: RequestBody, *, strict: bool) -> None:
 
 def unavailable(what: str, param: str) -> ApiError:
     return invalid(f"{what} is not available on this server yet; leave it out", param)
-
-
-def tools_warning(tools: Collection[JsonValue] | None, choice: JsonValue) -> str | None:
-    """What to tell a client that offers tools; raises ApiError where it insists on a call.
-
-    The choice is `auto` or `none` as a word, as `{"type": "auto"}`, or inside `allowed_tools`.
-    """
-    match choice:
-        case {"type": "allowed_tools", "allowed_tools": {"mode": mode}} | {"type": "allowed_tools", "mode": mode}:
-            pass
-        case {"type": mode}:
-            pass
-        case {"name": _}:
-            mode = "of one function"
-        case mode:
-            pass
-    if mode not in (None, "auto", "none"):
-        raise unavailable(f"tool_choice {mode!r}", "tool_choice")
-    return "tools are not offered to the model by this version" if tools else None

@@ -18,8 +18,10 @@ from pomona.gateway.services import Services
 from pomona.gateway.serving import AnswerResponse
 from pomona.gateway.speculation import resolve
 from pomona.gateway.sse import AnswerWriter
+from pomona.gateway.tool_fields import AskedTools
+from pomona.gateway.tools import ToolUse, use_of
 from pomona.runtime.wire import replace
-from pomona.workers.messages import Reasoning, Request
+from pomona.workers.messages import Reasoning, Request, Tools
 
 log = logging.getLogger("pomona.gateway")
 
@@ -60,6 +62,11 @@ class Intake:
     def context(self) -> int:
         return self.model.context(self.services.source)
 
+    async def tools(self, asked: AskedTools) -> ToolUse:
+        """Raises ApiError 400 for what the model cannot be held to."""
+        dialect = await self.model.prompts.tool_dialect() if asked.tools else None
+        return await use_of(asked, dialect, self.model.id, self.services.grammars)
+
     async def requests(
         self,
         fields: SamplerFields,
@@ -73,12 +80,13 @@ class Intake:
         form: Form | None = None,
         continues: bool = False,
         reasoning: Reasoning | None = None,
+        tools: Tools | None = None,
     ) -> list[Request]:
         """One request for each prompt and choice, choices of a prompt side by side. Raises ApiError.
 
         `wanted` is the client's max_tokens; with `clamp` it is cut to what the context leaves instead of refused.
         `form`: what the route's own field says of the answer's; `continues`: the prompt holds the answer's beginning.
-        `reasoning`: how the model tells its thoughts from its answer.
+        `reasoning`: how the model tells its thoughts from its answer; `tools`: how it calls them.
         """
         most = self.services.config.scheduler.max_per_client
         if most and len(prompts) * choices > most:
@@ -87,6 +95,11 @@ class Intake:
                 f"or waiting, {most} (scheduler.max_per_client); ask for fewer, or raise the setting",
                 "n" if choices > 1 else "prompt",
                 "client_limit",
+            )
+        if tools is not None and tools.required and continues:
+            raise invalid(
+                "tool_choice asks for a call, which no message that was begun can go on with; leave out one of the two",
+                "tool_choice",
             )
         methods = self.model.methods(self.services.source)
         asked = constraint_of(fields, form)
@@ -119,6 +132,7 @@ class Intake:
                         speculation=speculation,
                         constraint=None if asked is None else asked.constraint,
                         reasoning=reasoning,
+                        tools=tools,
                     )
                 )
         return requests

@@ -12,6 +12,8 @@ import jinja2
 from pomona.gateway.body import JsonObject, JsonValue
 from pomona.gateway.errors import ApiError, invalid
 from pomona.gateway.reasoning import TAIL, Thinking, reasoning_of
+from pomona.gateway.tool_dialect import ToolDialect, dialect_of
+from pomona.gateway.turns import name_results
 from pomona.workers.messages import Reasoning
 
 T = TypeVar("T")
@@ -66,6 +68,8 @@ class Prompts:
         self._lock = asyncio.Lock()
         self._tokenizer: Any = None
         self._size: int | None = None
+        self._dialect: ToolDialect | None = None
+        self._knows_dialect = False
 
     async def load(self) -> None:
         """Raises ApiError 503 if the folder holds no usable tokeniser."""
@@ -79,17 +83,28 @@ class Prompts:
         continue_final_message: bool = False,
         variables: Mapping[str, JsonValue] | None = None,
         thinking: Thinking = NOTHING_SAID,
+        tools: Sequence[JsonObject] = (),
     ) -> Rendered:
         """A conversation as a prompt. Raises ApiError 400 with the template's own words where it refuses.
 
-        `variables` are the template's own, and go before what follows from `thinking`.
+        `variables` are the template's own, and go before what follows from `thinking`; `tools` are as templates know
+        them.
         """
         for name in variables or {}:
             if name in RESERVED:
                 raise invalid(f"chat_template_kwargs may not set {name!r}", "chat_template_kwargs")
         return await self._run(
-            lambda: self._render(messages, add_generation_prompt, continue_final_message, variables or {}, thinking)
+            lambda: self._render(
+                name_results(messages), add_generation_prompt, continue_final_message, variables or {}, thinking, tools
+            )
         )
+
+    async def tool_dialect(self) -> ToolDialect | None:
+        """How the model writes calls of tools; None where it is offered none."""
+        if not self._knows_dialect:
+            self._dialect = await self._run(lambda: dialect_of(self._tokenizer))
+            self._knows_dialect = True
+        return self._dialect
 
     async def text(self, prompt: str) -> list[int]:
         """Tokens of a raw prompt; control tokens in it are control tokens, as the route is meant for."""
@@ -128,6 +143,7 @@ class Prompts:
         continue_final_message: bool,
         variables: Mapping[str, JsonValue],
         thinking: Thinking,
+        tools: Sequence[JsonObject],
     ) -> Rendered:
         if self._tokenizer.chat_template is None:
             raise invalid(f"model {self._model} has no chat template: use /v1/completions", "model")
@@ -137,6 +153,7 @@ class Prompts:
         def render(turns: Sequence[JsonObject]) -> list[int]:
             tokens = self._tokenizer.apply_chat_template(
                 list(turns),
+                tools=list(tools) or None,
                 tokenize=True,
                 return_dict=False,
                 sanitize_control_tokens=True,

@@ -10,12 +10,13 @@ from starlette.responses import Response
 from pomona.gateway.body import AnyJson, JsonObject, JsonValue, encode_json, read_body
 from pomona.gateway.constraint_fields import Form
 from pomona.gateway.errors import ApiError
-from pomona.gateway.fields import check_extras, tools_warning, unavailable
+from pomona.gateway.fields import check_extras, unavailable
 from pomona.gateway.intake import Intake, services_of
 from pomona.gateway.reasoning import thinking_of
-from pomona.gateway.responses_turns import input_turns, tool_kinds
+from pomona.gateway.responses_turns import input_turns
 from pomona.gateway.responses_writer import ResponseWriter
 from pomona.gateway.sampling import INT32, SamplerFields, StopList
+from pomona.gateway.tool_fields import response_tools
 from pomona.gateway.turns import merge_systems
 
 router = APIRouter()
@@ -55,8 +56,6 @@ class ResponsesBody(SamplerFields):
         if self.prompt is not None:
             raise unavailable("prompt (a stored template)", "prompt")
         warnings = []
-        if (tools := tools_warning(self.tools, self.tool_choice)) is not None:
-            warnings.append(f"{tools} (kinds: {tool_kinds(self.tools)})")
         if self.truncation == "auto":
             warnings.append("truncation auto is not done: a conversation that is too long is refused")
         return warnings
@@ -87,7 +86,11 @@ async def create_response(http: HttpRequest) -> Response:
     """max_output_tokens beyond the context is cut to what is left, as on /v1/messages."""
     body = await read_body(http, ResponsesBody)
     warnings = body.check()
+    asked = response_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     intake = Intake.of(http, body.model)
+    use = await intake.tools(asked)
+    if use.warning is not None:
+        warnings.append(use.warning)
     turns: list[JsonObject] = []
     if body.previous_response_id is not None:
         previous = intake.services.stored.get(intake.owner, body.previous_response_id)
@@ -100,6 +103,7 @@ async def create_response(http: HttpRequest) -> Response:
         merge_systems(head + turns),
         variables=body.chat_template_kwargs,
         thinking=thinking_of(body, body.chat_template_kwargs),
+        tools=use.rendered,
     )
     wants_logprobs = body.top_logprobs is not None or LOGPROBS in (body.include or ())
     requests = await intake.requests(
@@ -111,18 +115,19 @@ async def create_response(http: HttpRequest) -> Response:
         clamp=True,
         form=Form((body.text or {}).get("format"), "text.format"),
         reasoning=prompt.reasoning,
+        tools=use.tools,
     )
 
-    def keep(response: JsonObject, answer: str) -> None:
+    def keep(response: JsonObject, answer: JsonObject) -> None:
         if body.store is not False:
-            answered: list[JsonObject] = [{"role": "assistant", "content": answer}]
+            answered = [answer]
             if requests[0].limits.max_tokens == 0:
                 answered = []  # nothing was said: a warm-up, and what goes on from it begins with the same tokens
             intake.services.stored.put(intake.owner, response, [*turns, *answered])
 
     sampling = requests[0].sampling
     echo: JsonObject = {**body.echo(), "temperature": sampling.temperature, "top_p": sampling.top_p}
-    writer = ResponseWriter(body.model, echo=echo, on_end=keep)
+    writer = ResponseWriter(body.model, calls=use.reader("call_"), echo=echo, on_end=keep)
     return intake.answer(requests, writer, stream=bool(body.stream), warning="; ".join(warnings) or None)
 
 

@@ -1,13 +1,11 @@
 """Input items of the Responses API as the turns that chat templates know."""
 
-from collections.abc import Sequence
-
 from pomona.gateway.body import JsonObject, JsonValue
 from pomona.gateway.errors import invalid
 from pomona.gateway.turns import role_of, text_of, tool_call
 
 IGNORED = frozenset({"reasoning", "additional_tools", "compaction", "compaction_trigger"})
-"""Items that say nothing to a model that is offered no tools and reads no other model's thoughts."""
+"""Items that say nothing to a model that reads no other model's thoughts and is offered functions only."""
 
 
 def input_turns(given: JsonValue) -> list[JsonObject]:
@@ -53,8 +51,3 @@ def _add_call(turns: list[JsonObject], call: JsonObject) -> None:
         turns[-1] = {**before, "tool_calls": [*calls, call]}
     else:
         turns.append({"role": "assistant", "content": "", "tool_calls": [call]})
-
-
-def tool_kinds(tools: Sequence[JsonValue] | None) -> str:
-    """The distinct kinds, for a warning: `custom, function`."""
-    return ", ".join(sorted({str(tool.get("type")) for tool in tools or () if isinstance(tool, dict)}))

@@ -9,16 +9,19 @@ from pomona.gateway.errors import ApiError
 from pomona.gateway.ids import new_id
 from pomona.gateway.logprobs import chat_logprobs
 from pomona.gateway.sse import COMMENT, Sse
+from pomona.gateway.tool_calls import CallBegun, CallEnded, CallReader, CallText
+from pomona.gateway.turns import tool_call
 from pomona.gateway.usage import predicted_if_any
-from pomona.workers.messages import Channel, Finish, PositionLogprobs, TokenEvent, Usage
+from pomona.workers.messages import Channel, Delta, Finish, PositionLogprobs, TokenEvent, Usage
 
 
 class _Item:
-    """An output item while it grows: a message, or the model's reasoning."""
+    """An output item while it grows: a message, the model's reasoning, or a call."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, call: CallBegun | None = None) -> None:
         self.kind = kind
-        self.id = new_id("msg_" if kind == "message" else "rs_")
+        self.call = call
+        self.id = new_id({"message": "msg_", "reasoning": "rs_"}.get(kind, "fc_"))
         self.parts: list[str] = []
         self.logprobs: list[JsonValue] = []
         self.status = "in_progress"
@@ -33,24 +36,27 @@ class _Item:
         return {"type": "reasoning_text", "text": self.text}
 
     def whole(self, *, empty: bool = False) -> JsonObject:
+        item: JsonObject = {"id": self.id, "type": self.kind, "status": self.status}
+        if self.call is not None:
+            return {**item, "call_id": self.call.id, "name": self.call.name, "arguments": self.text}
         content: list[JsonValue] = [] if empty else [self.part()]
-        item: JsonObject = {"id": self.id, "type": self.kind, "status": self.status, "content": content}
         if self.kind == "message":
-            item["role"] = "assistant"
-        else:
-            item["summary"] = []
-        return item
+            return {**item, "content": content, "role": "assistant"}
+        return {**item, "content": content, "summary": []}
 
 
 class ResponseWriter:
     keepalive = COMMENT
     last = b""
 
-    def __init__(self, model: str, *, echo: JsonObject, on_end: Callable[[JsonObject, str], None]) -> None:
-        """`echo` holds the request's fields that the response repeats; `on_end` gets the response and its text."""
+    def __init__(
+        self, model: str, *, calls: CallReader, echo: JsonObject, on_end: Callable[[JsonObject, JsonObject], None]
+    ) -> None:
+        """`echo` holds the request's fields that the response repeats; `on_end` gets the response, and it as a turn."""
         self._id = new_id("resp_")
         self._created = int(time.time())
         self._model = model
+        self._calls = calls
         self._echo = echo
         self._on_end = on_end
         self._items: list[_Item] = []
@@ -65,10 +71,22 @@ class ResponseWriter:
 
     def feed(self, index: int, event: TokenEvent) -> Iterator[Sse]:
         positions = event.logprobs
-        for delta in event.deltas:
-            kind = _kind(delta.channel)
-            yield from self._delta(kind, delta.text, positions if kind == "message" else ())
-            positions = () if kind == "message" else positions
+        for part in self._calls.read(event):
+            match part:
+                case Delta(channel, text):
+                    kind = _kind(channel)
+                    yield from self._delta(kind, text, positions if kind == "message" else ())
+                    positions = () if kind == "message" else positions
+                case CallBegun():
+                    yield from self._close("completed")
+                    yield self._add(_Item("function_call", part))
+                case CallText(_, text):
+                    self._items[-1].parts.append(text)
+                    yield self._item_event("response.function_call_arguments.delta", delta=text)
+                case CallEnded(whole=whole):
+                    yield from self._close("completed" if whole else "incomplete")
+                case _:
+                    assert_never(part)
         if positions:
             yield from self._delta("message", "", positions)
         if event.finish is not None and event.finish.reason in ("stop", "length"):
@@ -78,11 +96,11 @@ class ResponseWriter:
         finish = self._finish
         assert finish is not None, "every stream has finished"
         status = "completed" if finish.reason == "stop" else "incomplete"
-        if not any(item.kind == "message" for item in self._items):
+        if all(item.kind == "reasoning" for item in self._items):
             yield from self._turn_to("message")
         yield from self._close(status)
         self._ended = self._response(status)
-        self._on_end(self._ended, "".join(item.text for item in self._items if item.kind == "message"))
+        self._on_end(self._ended, self._turn())
         yield self._event(f"response.{status}", response=self._ended)
 
     def fail(self, error: ApiError) -> Iterator[Sse]:
@@ -110,31 +128,44 @@ class ResponseWriter:
         if self._items and self._items[-1].kind == kind:
             return
         yield from self._close("completed")
-        item = _Item(kind)
-        self._items.append(item)
-        index = len(self._items) - 1
-        yield self._event("response.output_item.added", output_index=index, item=item.whole(empty=True))
+        yield self._add(_Item(kind))
+        item = self._items[-1]
         yield self._part_event("response.content_part.added", part=item.part())
 
+    def _add(self, item: _Item) -> Sse:
+        self._items.append(item)
+        index = len(self._items) - 1
+        return self._event("response.output_item.added", output_index=index, item=item.whole(empty=True))
+
     def _close(self, status: str) -> Iterator[Sse]:
-        if not self._items:
+        if not self._items or self._items[-1].status != "in_progress":
             return
         item = self._items[-1]
         item.status = status
-        if item.kind == "message":
+        if item.call is not None:
+            done: JsonObject = {"name": item.call.name, "arguments": item.text}
+            yield self._item_event("response.function_call_arguments.done", **done)
+        elif item.kind == "message":
             yield self._part_event("response.output_text.done", text=item.text, logprobs=item.logprobs)
+            yield self._part_event("response.content_part.done", part=item.part())
         else:
             yield self._part_event("response.reasoning_text.done", text=item.text)
-        yield self._part_event("response.content_part.done", part=item.part())
+            yield self._part_event("response.content_part.done", part=item.part())
         yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item.whole())
 
+    def _turn(self) -> JsonObject:
+        """The answer as a turn of the conversation."""
+        text = "".join(item.text for item in self._items if item.kind == "message")
+        turn: JsonObject = {"role": "assistant", "content": text}
+        called = [(item.call, item.text) for item in self._items if item.call is not None]
+        calls: list[JsonValue] = [tool_call(call.id, call.name, arguments) for call, arguments in called]
+        return {**turn, "tool_calls": calls} if calls else turn
+
     def _part_event(self, name: str, **fields: JsonValue) -> Sse:
-        place: JsonObject = {
-            "item_id": self._items[-1].id,
-            "output_index": len(self._items) - 1,
-            "content_index": 0,
-        }
-        return self._event(name, **place, **fields)
+        return self._item_event(name, content_index=0, **fields)
+
+    def _item_event(self, name: str, **fields: JsonValue) -> Sse:
+        return self._event(name, item_id=self._items[-1].id, output_index=len(self._items) - 1, **fields)
 
     def _event(self, name: str, **fields: JsonValue) -> Sse:
         number = self._sequence

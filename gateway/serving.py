@@ -91,6 +91,8 @@ class AnswerResponse(Response):
                         case Step(index, event):
                             pace.mark(step)
                             await out.events(writer.feed(index, event))
+                            if out.silent_s >= self._services.config.gateway.keepalive_s:
+                                await out.write(writer.keepalive)  # tokens come, but what they say is held back
                         case _:
                             assert_never(step)
                 await out.events(writer.end())
@@ -116,6 +118,12 @@ class Stream:
         self._send = send
         self._headers = {"content-type": "text/event-stream; charset=utf-8", **HEADERS, **headers}
         self.started = False
+        self._wrote = now()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since something was written."""
+        return now() - self._wrote
 
     async def start(self, events: Iterable[Sse]) -> None:
         self.started = True
@@ -128,6 +136,7 @@ class Stream:
 
     async def write(self, data: bytes) -> None:
         if data:
+            self._wrote = now()
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, data: bytes) -> None:

@@ -60,6 +60,9 @@ def chat_turn(message: JsonObject, where: str) -> JsonObject:
         if not isinstance(calls, list):
             raise invalid(f"{where}.tool_calls must be a list", f"{where}.tool_calls")
         turn["tool_calls"] = [_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)]
+    elif message.get("function_call") is not None:
+        function = turn.pop("function_call")
+        turn["tool_calls"] = [_call({"id": None, "function": function}, f"{where}.function_call")]
     return turn
 
 
@@ -85,6 +88,23 @@ def _arguments(arguments: JsonValue) -> JsonValue:
             return arguments
         return value if isinstance(value, dict) else arguments
     return arguments
+
+
+def name_results(turns: Sequence[JsonObject]) -> list[JsonObject]:
+    """Results of tools with the name of what was called, which some templates write; not all APIs send it."""
+    names: dict[str, str] = {}
+    named = []
+    for turn in turns:
+        calls = turn.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            match call:
+                case {"id": str(id), "function": {"name": str(name)}}:
+                    names[id] = name
+        called = turn.get("tool_call_id")
+        if turn["role"] == "tool" and "name" not in turn and isinstance(called, str) and called in names:
+            turn = {**turn, "name": names[called]}
+        named.append(turn)
+    return named
 
 
 def merge_systems(turns: Sequence[JsonObject]) -> list[JsonObject]:

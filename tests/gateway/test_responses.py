@@ -117,7 +117,7 @@ async def test_a_coding_agents_request_is_served(gateway: Gateway) -> None:
     answer = await gateway.http.post(URL, json=body)
     assert answer.status_code == 200, answer.text
     assert events_of(answer.text)[-1]["type"] == "response.completed"
-    assert "custom, function, namespace, web_search" in answer.headers["x-pomona-warning"]
+    assert "custom, namespace, web_search" in answer.headers["x-pomona-warning"]
 
 
 @pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": ' * 5000, "[1]", ""])

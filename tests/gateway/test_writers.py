@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from pomona.gateway.anthropic_writer import MessageWriter
 from pomona.gateway.body import JsonObject
-from pomona.gateway.chat import ChatWriter
+from pomona.gateway.chat_writer import ChatWriter
 from pomona.gateway.completions import CompletionWriter
 from pomona.gateway.responses_writer import ResponseWriter
 from pomona.gateway.sse import AnswerWriter, Sse, encode_sse
+from pomona.gateway.tools import ToolUse
 from pomona.workers.messages import Channel, Delta, Finish, RequestId, TokenEvent, Usage
 from tests.gateway.conftest import JsonBody, events_of
 
+NO_CALLS = ToolUse().reader("")
 Said = list[list[tuple[Channel, str]]]
 
 CHANNELS: list[Channel] = ["content", "reasoning"]
@@ -50,7 +52,7 @@ def test_no_text_breaks_an_event_into_lines(text: str) -> None:
 
 @given(said)
 def test_chat(said: Said) -> None:
-    writer = ChatWriter("m", choices=1, prompt_tokens=3, logprobs=False, include_usage=True)
+    writer = ChatWriter("m", calls=[NO_CALLS], prompt_tokens=3, logprobs=False, include_usage=True)
     events, body = write(writer, said)
     deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
     message = body["choices"][0]["message"]  # type: ignore[index,call-overload]
@@ -79,7 +81,9 @@ def by_block(events: list[JsonBody], kind: str, index: str, text: Callable[[Json
 
 @given(said)
 def test_messages(said: Said) -> None:
-    writer = MessageWriter("m", prompt_tokens=3, cut_by_context=False, creates_cache=False, request_id="req_1")
+    writer = MessageWriter(
+        "m", calls=NO_CALLS, prompt_tokens=3, cut_by_context=False, creates_cache=False, request_id="req_1"
+    )
     events, body = write(writer, said)
     blocks: list[JsonBody] = body["content"]  # type: ignore[assignment]
     whole = [block.get("text", block.get("thinking")) for block in blocks]
@@ -98,8 +102,8 @@ def test_messages(said: Said) -> None:
 
 @given(said)
 def test_responses(said: Said) -> None:
-    kept: list[str] = []
-    writer = ResponseWriter("m", echo={}, on_end=lambda response, text: kept.append(text))
+    kept: list[JsonBody] = []
+    writer = ResponseWriter("m", calls=NO_CALLS, echo={}, on_end=lambda response, turn: kept.append(turn))
     events, body = write(writer, said)
     output: list[JsonBody] = body["output"]  # type: ignore[assignment]
     for kind, channel, name in (
@@ -110,6 +114,6 @@ def test_responses(said: Said) -> None:
         done = "".join(event["text"] for event in events if event["type"] == f"{name}.done")
         whole = "".join(item["content"][0]["text"] for item in output if item["type"] == kind)
         assert deltas == done == whole == spoken(said, channel)  # type: ignore[arg-type]
-    assert kept == [spoken(said, "content")]
+    assert kept == [{"role": "assistant", "content": spoken(said, "content")}]
     assert events[-1]["response"] == body
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
