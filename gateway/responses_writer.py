@@ -161,13 +161,13 @@ class ResponseWriter:
         calls: list[JsonValue] = [tool_call(call.id, call.name, arguments) for call, arguments in called]
         return {**turn, "tool_calls": calls} if calls else turn
 
-    def _part_event(self, name: str, **fields: JsonValue) -> Sse:
+    def _part_event(self, name: str, /, **fields: JsonValue) -> Sse:
         return self._item_event(name, content_index=0, **fields)
 
-    def _item_event(self, name: str, **fields: JsonValue) -> Sse:
+    def _item_event(self, name: str, /, **fields: JsonValue) -> Sse:
         return self._event(name, item_id=self._items[-1].id, output_index=len(self._items) - 1, **fields)
 
-    def _event(self, name: str, **fields: JsonValue) -> Sse:
+    def _event(self, name: str, /, **fields: JsonValue) -> Sse:
         number = self._sequence
         self._sequence += 1
         return Sse({"type": name, "sequence_number": number, **fields}, name)

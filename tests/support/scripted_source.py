@@ -55,6 +55,17 @@ def say(
     return events
 
 
+def tell(request: Request, *deltas: Delta, finish: str = "stop") -> list[Step]:
+    """One token a delta, of any channel."""
+    events: list[Step] = [
+        TokenEvent(id=request.id, position=position, tokens=(position + 10,), deltas=(delta,))
+        for position, delta in enumerate(deltas)
+    ]
+    end = Finish(reason=finish, usage=Usage(len(request.prompt), len(deltas)))  # type: ignore[arg-type]
+    events.append(TokenEvent(id=request.id, position=len(deltas), finish=end))
+    return events
+
+
 def fail(request: Request, message: str) -> TokenEvent:
     finish = Finish(reason="error", usage=Usage(len(request.prompt), 0), message=message)
     return TokenEvent(id=request.id, position=0, finish=finish)
