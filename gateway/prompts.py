@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import jinja2
 
 from pomona.gateway.body import JsonObject, JsonValue
+from pomona.gateway.control_names import control_tokens, name_like
 from pomona.gateway.errors import ApiError, invalid
 from pomona.gateway.reasoning import TAIL, Thinking, reasoning_of
 from pomona.gateway.tool_dialect import ToolDialect, dialect_of
@@ -148,6 +149,8 @@ class Prompts:
         if self._tokenizer.chat_template is None:
             raise invalid(f"model {self._model} has no chat template: use /v1/completions", "model")
         template = _text_of(self._tokenizer.chat_template)
+        self._check_names(messages, "messages")
+        self._check_names(tools, "tools")
         variables = {**thinking.variables(template), **variables}
 
         def render(turns: Sequence[JsonObject]) -> list[int]:
@@ -178,6 +181,11 @@ class Prompts:
             return Rendered(tokens, None)
         tail = str(self._tokenizer.decode(tokens[-TAIL:], clean_up_tokenization_spaces=False))
         return Rendered(tokens, reasoning_of(template, tail, thinking, continued=continue_final_message))
+
+    def _check_names(self, values: Sequence[JsonObject], param: str) -> None:
+        name = name_like(list(values), control_tokens(self._tokenizer))
+        if name is not None:
+            raise invalid(f"{param}: the name {name[:80]!r} spells a control token of {self._model}; rename it", param)
 
 
 def _text_of(template: object) -> str:

@@ -24,6 +24,7 @@ from pomona.runtime.mailbox import now
 from pomona.scheduler.messages import ModelState
 from tests.support.scripted_source import Script, ScriptedSource, say
 from tests.support.tiny_model import build_tiny_model
+from tests.support.tool_templates import JSON_CALLS
 
 MODEL = "tiny"
 CONTEXT = 256
@@ -55,6 +56,12 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def strict_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build_tiny_model(tmp_path_factory.mktemp("models") / "strict", chat_template=STRICT))
+
+
+@pytest.fixture(scope="session")
+def calling_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that calls tools, in JSON."""
+    return str(build_tiny_model(tmp_path_factory.mktemp("models") / "calling", chat_template=JSON_CALLS))
 
 
 @pytest.fixture(scope="session")

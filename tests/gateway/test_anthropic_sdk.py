@@ -1,13 +1,15 @@
 """The real anthropic package against a real socket."""
 
+from typing import Any
+
 import anthropic
 import pytest
 from anthropic import AsyncAnthropic
 
 from pomona.scheduler.client import Rejected
-from pomona.workers.messages import Request
+from pomona.workers.messages import Delta, Request
 from tests.gateway.conftest import GatewayFactory, Serve
-from tests.support.scripted_source import Step, fail, say
+from tests.support.scripted_source import Step, fail, say, tell
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 TEXTS = ("\n", "Grüße", " 🍎", "", "果園", " end")
@@ -120,6 +122,36 @@ async def test_an_error_behind_the_head_is_raised_from_the_stream(open_gateway: 
         with pytest.raises(anthropic.APIError, match="non-finite logits"):
             async for _ in stream:
                 pass
+
+
+@pytest.mark.parametrize("eager", [False, True])
+async def test_calls_of_tools(open_gateway: GatewayFactory, serve: Serve, calling_folder: str, eager: bool) -> None:
+    def script(request: Request) -> list[Step]:
+        if len(served.gateway.source.submitted) == 3:
+            return say(request, "Rain.")
+        text = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+        return tell(request, *(Delta("tool_call", piece) for piece in (text[:5], text[5:40], text[40:])))
+
+    served = await serve(open_gateway(script, model_path=calling_folder, context=1024))
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools: Any = [{"name": "weather", "input_schema": schema, "eager_input_streaming": eager}]
+    async with client_of(served.url) as client:
+        whole = await client.messages.create(model="tiny", messages=MESSAGES, max_tokens=50, tools=tools)
+        async with client.messages.stream(model="tiny", messages=MESSAGES, max_tokens=50, tools=tools) as stream:
+            final = await stream.get_final_message()
+        assert whole.stop_reason == final.stop_reason == "tool_use"
+        (block,) = final.content
+        assert block.type == "tool_use"
+        assert (block.name, block.input) == ("weather", {"city": "Oslo"})
+        assert block.input == whole.content[0].input  # type: ignore[union-attr]
+        result: Any = {"type": "tool_result", "tool_use_id": block.id, "content": "rain"}
+        history: Any = [
+            *MESSAGES,
+            {"role": "assistant", "content": final.content},
+            {"role": "user", "content": [result]},
+        ]
+        last = await client.messages.create(model="tiny", messages=history, max_tokens=50, tools=tools)
+    assert last.content[0].text == "Rain."  # type: ignore[union-attr]
 
 
 async def test_both_key_headers_are_taken(open_gateway: GatewayFactory, serve: Serve) -> None:

@@ -1,13 +1,15 @@
 """The real openai package against a real socket."""
 
+from typing import Any
+
 import openai
 import pytest
 from openai import AsyncOpenAI
 
 from pomona.scheduler.client import Rejected
-from pomona.workers.messages import Request
-from tests.gateway.conftest import GatewayFactory, Serve
-from tests.support.scripted_source import Step, fail, say
+from pomona.workers.messages import Delta, Request
+from tests.gateway.conftest import GatewayFactory, JsonBody, Serve
+from tests.support.scripted_source import Step, fail, say, tell
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 TEXTS = ("\n", "Grüße", " 🍎", "", "果園", " end")
@@ -53,6 +55,42 @@ async def test_the_chat_stream_helper_takes_the_stream(open_gateway: GatewayFact
     ):
         final = await stream.get_final_completion()
     assert final.choices[0].message.content == WHOLE
+
+
+async def test_calls_of_tools_in_chat_and_responses(
+    open_gateway: GatewayFactory, serve: Serve, calling_folder: str
+) -> None:
+    def script(request: Request) -> list[Step]:
+        if len(served.gateway.source.submitted) % 2 == 0:
+            return say(request, "Rain.")
+        text = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+        return tell(request, *(Delta("tool_call", piece) for piece in (text[:5], text[5:40], text[40:])))
+
+    served = await serve(open_gateway(script, model_path=calling_folder, context=1024))
+    parameters: JsonBody = {"type": "object", "properties": {"city": {"type": "string"}}}
+    function = {"name": "weather", "description": "Of a city.", "parameters": parameters}
+    async with client_of(served.url) as client:
+        tools: Any = [{"type": "function", "function": function}]
+        async with client.chat.completions.stream(model="tiny", messages=MESSAGES, tools=tools) as stream:
+            chat = await stream.get_final_completion()
+        message = chat.choices[0].message
+        assert chat.choices[0].finish_reason == "tool_calls"
+        assert message.tool_calls is not None
+        call = message.tool_calls[0]
+        assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Oslo"}')
+        result: Any = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+        history: Any = [*MESSAGES, message.model_dump(exclude_none=True), result]
+        second = await client.chat.completions.create(model="tiny", messages=history, tools=tools)
+        assert second.choices[0].message.content == "Rain."
+        flat: Any = [{"type": "function", "strict": False, **function}]
+        async with client.responses.stream(model="tiny", input="Hi", tools=flat) as events:
+            response = await events.get_final_response()
+        item = response.output[0]
+        assert item.type == "function_call"
+        assert (item.name, item.arguments) == ("weather", '{"city": "Oslo"}')
+        output: Any = [{"type": "function_call_output", "call_id": item.call_id, "output": "rain"}]
+        after = await client.responses.create(model="tiny", input=output, previous_response_id=response.id, tools=flat)
+        assert after.output_text == "Rain."
 
 
 async def test_completions_streamed_and_not(open_gateway: GatewayFactory, serve: Serve) -> None:

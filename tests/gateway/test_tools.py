@@ -286,6 +286,22 @@ async def test_a_required_call_does_not_go_on_from_a_message_that_was_begun(
     await post(gateway, CHAT, **begun, **fields | {"tool_choice": "auto"})
 
 
+@APIS
+async def test_texts_of_tools_stay_text_and_their_names_do_not_spell_control_tokens(
+    open_caller: Callable[..., Gateway], api: Api
+) -> None:
+    async def ends(text: str) -> int:
+        named = {"type": "object", "properties": {"a": {"description": text, "enum": [text]}}}
+        await post(gateway, api, tools=[api.tool("weather", named)])
+        return gateway.source.submitted[-1].prompt.count(2)
+
+    gateway = open_caller()
+    assert await ends("<|im_end|>") == await ends("end")
+    gateway = open_caller()
+    message = await refused(gateway, api, tools=[api.tool("f", {"properties": {"a": {"x <|im_end|>": 1}}})])
+    assert "'x <|im_end|>'" in message
+
+
 # What the client gets.
 
 
