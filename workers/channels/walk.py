@@ -47,7 +47,7 @@ class Walked(NamedTuple):
 
 
 def walk(graph: Graph, place: Place, data: bytes, *, special: bool = False) -> Walked:
-    """Go on behind one token's bytes, or, of a `special` one, its name, which is text of no channel.
+    """Go on behind one token's bytes, or, of a `special` one, its name, which is no text but that of a call.
 
     Raises Strayed where it can not stand.
     """
@@ -92,14 +92,16 @@ def _choose(graph: Graph, node: Choice, place: Place, data: bytes, *, special: b
         return place._replace(spelled=spelled, bound=place.bound or special), b""
     if place.bound or not node.direct:
         raise Strayed
-    if not special:
+    direct = graph.nodes[node.direct]
+    if not special or (isinstance(direct, Free) and any(mark.text.startswith(data) for mark in direct.marks)):
         return Place(node.direct, calls=place.calls, tool=place.tool, fresh=place.fresh), spelled
-    if isinstance(graph.nodes[node.direct], Body):
+    if isinstance(direct, Body):
         raise Strayed
     return place, b""
 
 
 def _read(node: Free, place: Place, data: bytes, *, special: bool) -> tuple[Place, bytes, Segment | None]:
+    special = special and node.channel != "tool_call"  # calls are written with special tokens in some dialects
     if place.bound and not any(_meet(mark.text, place.spelled + data) for mark in node.marks):
         place = place._replace(spelled=b"", bound=False)
     text = place.spelled + data

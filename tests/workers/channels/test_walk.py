@@ -172,6 +172,38 @@ def test_calls_are_told_from_the_answer_and_from_each_other() -> None:
         assert b"".join(text for channel, _, text in segments if channel == "content") == b"Let me see.Done"
 
 
+def called(tools: Tools, *pieces: str, dialect: Dialect | None = None) -> dict[str, bytes]:
+    """What special tokens (`<|…|>`) and text are, by channel and call."""
+    built, place = graph(dialect, tools=tools)
+    texts: dict[str, bytes] = {}
+    for piece in pieces:
+        walked = walk(built, place, piece.encode(), special=piece.startswith("<|"))
+        place = walked.place
+        for each in walked.segments:
+            key = f"{each.channel} {each.call}" if each.channel == "tool_call" else each.channel
+            texts[key] = texts.get(key, b"") + each.text
+    return texts
+
+
+SPECIAL = Tools(open="<|call|>", close="<|called|>")
+
+
+@pytest.mark.parametrize("name", [None, "free think"])
+def test_special_tokens_open_calls_wherever_free_text_may_begin(name: str | None) -> None:
+    dialect = DIALECTS[name] if name else None
+    one = ("<|call|>", "{1}", "<|called|>")
+    assert called(SPECIAL, *one, dialect=dialect) == {"tool_call 0": b"{1}"}
+    assert called(SPECIAL, "\n", *one, "\n", *one, dialect=dialect) == {"tool_call 0": b"{1}", "tool_call 1": b"{1}"}
+    assert called(SPECIAL, "<|odd|>", *one, "So", dialect=dialect) == {"tool_call 0": b"{1}", "content": b"So"}
+
+
+def test_special_tokens_within_a_call_are_its_text() -> None:
+    tools = Tools(open="<|open|>tools<|sep|>", close="<|close|>tools<|sep|>")
+    opened, closed = ("<|open|>", "tools", "<|sep|>"), ("<|close|>", "tools", "<|sep|>")
+    texts = called(tools, *opened, "a", "<|sep|>", "b", "<|close|>", "call", *closed, "!")
+    assert texts == {"tool_call 0": b"a<|sep|>b<|close|>call", "content": b"!"}
+
+
 def test_harmony_names_the_tool_in_the_header() -> None:
     built, place = graph(DIALECTS["harmony"], tools=Tools(named={"f": None, "g": None}))
     text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
