@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pomona.gateway.body import JsonObject
@@ -69,16 +69,13 @@ class _Call:
 class CallReader:
     """Calls of one answer. What turns out to be none comes as text of the answer; nothing is made up or lost."""
 
-    def __init__(
-        self, dialect: ToolDialect | None, tools: Sequence[JsonObject], eager: Collection[str], prefix: str
-    ) -> None:
-        """`tools` as the chat template had them; arguments of those not in `eager` are told when they are whole."""
+    def __init__(self, dialect: ToolDialect | None, tools: Sequence[JsonObject], prefix: str) -> None:
+        """`tools` as the chat template had them; ids of calls begin with `prefix`."""
         self._dialect = dialect
         self._tools = tools
-        self._eager = eager
         self._prefix = prefix
         self._open: _Call | None = None
-        self.begun = 0
+        self._ids: set[str] = set()
 
     def read(self, event: TokenEvent) -> Iterator[AnswerPart]:
         """What an event tells; deltas of the tool_call channel are replaced by calls."""
@@ -117,13 +114,14 @@ class CallReader:
             return ""
         if dialect.name == JSON:
             call.tool = _text_of(found.group(1))
-        call.held = call.tool not in self._eager
+            call.held = not call.tool
         return "" if call.held else call.head[found.end() :]
 
     def _begin(self, call: _Call, name: str, id: str) -> CallBegun:
-        call.index = self.begun
-        self.begun += 1
-        return CallBegun(call.index, id or new_id(self._prefix), name)
+        call.index = len(self._ids)
+        id = id if id and id not in self._ids else new_id(self._prefix)
+        self._ids.add(id)
+        return CallBegun(call.index, id, name)
 
     def _close(self, *, cut: bool) -> Iterator[AnswerPart]:
         call, self._open = self._open, None
@@ -151,8 +149,9 @@ class CallReader:
         elif dialect.parse is None or (cut and dialect.name in LENIENT):
             return []
         else:
+            text = _before_close(written, dialect.close) if cut else written
             try:
-                parsed = dialect.parse(written.strip(), self._tools)
+                parsed = dialect.parse(text.strip(), self._tools)
             except Exception:  # parsers of other people's making: whatever they raise, it is no call
                 return []
         found = [_checked(each) for each in (parsed if isinstance(parsed, list) else [parsed])]
@@ -160,6 +159,12 @@ class CallReader:
         if len(whole) < len(found):
             return []
         return whole if dialect.name in OWN_IDS else [one._replace(id="") for one in whole]
+
+
+def _before_close(written: str, close: str) -> str:
+    """Without what an answer that was cut off had of the mark behind the call."""
+    length = next((size for size in range(len(close) - 1, 0, -1) if written.endswith(close[:size])), 0)
+    return written[: len(written) - length]
 
 
 def _checked(parsed: object) -> _Found | None:

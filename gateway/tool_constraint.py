@@ -12,9 +12,9 @@ from pomona.workers.messages import Constraint
 _ANY: JsonObject = {"type": "object"}
 
 
-def arguments_constraint(tool: Tool) -> Constraint:
-    """Of a call whose mark names the tool."""
-    return Constraint("json_schema", json.dumps(_arguments(tool, ""), ensure_ascii=False))
+def arguments_constraint(tool: Tool, *, bound: bool) -> Constraint:
+    """Of a call whose mark names the tool; if not `bound`, any object will do."""
+    return Constraint("json_schema", json.dumps(_arguments(tool, "") if bound else _ANY, ensure_ascii=False))
 
 
 def call_constraint(tools: Sequence[Tool], bound: Collection[str]) -> Constraint:

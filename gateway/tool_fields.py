@@ -22,8 +22,6 @@ class Tool(NamedTuple):
     """Every call must fit the schema."""
     param: str
     """Where the client gave the schema."""
-    eager: bool = True
-    """Its arguments may be sent while they are written, before it is known that they are whole."""
 
     def rendered(self) -> JsonObject:
         """As chat templates know tools."""
@@ -80,8 +78,7 @@ def message_tools(tools: Sequence[JsonValue] | None, choice: JsonValue) -> Asked
         kind = value.get("type")
         if kind not in (None, "custom"):
             return str(kind)
-        tool = _tool(value, "input_schema", where, longest=128, openai=False)
-        return tool._replace(eager=bool(value.get("eager_input_streaming")))
+        return _tool(value, "input_schema", where, longest=128, openai=False)
 
     single = isinstance(choice, dict) and bool(choice.get("disable_parallel_tool_use"))
     return _asked(tools, choice, not single, custom, one_if_named=False)

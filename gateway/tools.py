@@ -21,13 +21,11 @@ class ToolUse(NamedTuple):
     """For the chat template."""
     tools: Tools | None = None
     """For the worker."""
-    eager: frozenset[str] = frozenset()
-    """Tools whose arguments are sent while they are written."""
     warning: str | None = None
 
     def reader(self, prefix: str) -> CallReader:
         """For one answer; ids of calls begin with `prefix`."""
-        return CallReader(self.dialect, self.rendered, self.eager, prefix)
+        return CallReader(self.dialect, self.rendered, prefix)
 
 
 async def use_of(asked: AskedTools, dialect: ToolDialect | None, model: str, grammars: GrammarChecker) -> ToolUse:
@@ -45,38 +43,36 @@ async def use_of(asked: AskedTools, dialect: ToolDialect | None, model: str, gra
             )
         return ToolUse(warning=f"tools are not offered to the model: {why}" + (f"; {warning}" if warning else ""))
     tools = await _told(asked, dialect, model, grammars)
-    fixed = tools.constraint is not None
-    eager = [tool.name for tool in asked.tools if tool.eager or fixed or tools.named.get(tool.name) is not None]
     # A call of a tool that is not allowed is kept from being written, or, if that cannot be, the tool is not told.
-    shown = asked.tools if fixed or dialect.name == HARMONY else asked.allowed
-    return ToolUse(dialect, tuple(tool.rendered() for tool in shown), tools, frozenset(eager), warning)
+    shown = asked.tools if dialect.name in (HARMONY, JSON) else asked.allowed
+    return ToolUse(dialect, tuple(tool.rendered() for tool in shown), tools, warning)
 
 
 async def _told(asked: AskedTools, dialect: ToolDialect, model: str, grammars: GrammarChecker) -> Tools:
+    """Calls of JSON always follow a grammar: then nothing in a text ends one, and each is an object."""
     bound = [tool for tool in asked.allowed if asked.required or tool.strict]
     for tool in bound:
         check_keywords(tool.parameters, tool.param)
     names = {tool.name for tool in bound}
-    if dialect.name == HARMONY:
-        named: dict[str, Constraint | None] = {tool.name: None for tool in asked.allowed}
-        for tool in bound:
-            named[tool.name] = arguments = arguments_constraint(tool)
-            await grammars.check(arguments, tool.param)
-        return Tools(named=named, required=asked.required, parallel=asked.parallel)
+    named: dict[str, Constraint | None] = {}
     constraint = None
-    if dialect.name == JSON and (bound or len(asked.allowed) < len(asked.tools)):
+    if dialect.name == HARMONY:
+        for tool in asked.allowed:
+            named[tool.name] = arguments = arguments_constraint(tool, bound=tool.name in names)
+            await grammars.check(arguments, tool.param)
+    elif dialect.name == JSON:
         constraint = call_constraint(asked.allowed, names)
+        await _check(constraint, bound, _why(asked, bound or asked.allowed), grammars)
     elif bound:
         raise invalid(
             f"{_why(asked, bound)}: model {model} writes calls in the form {dialect.name}, which cannot be held to a "
             "schema here; leave tool_choice and strict out",
             _why(asked, bound),
         )
-    if constraint is not None:
-        await _check(constraint, bound, _why(asked, bound or asked.allowed), grammars)
     return Tools(
         open=dialect.open,
         close=dialect.close,
+        named=named,
         required=asked.required,
         parallel=asked.parallel,
         constraint=constraint,
@@ -89,7 +85,7 @@ async def _check(constraint: Constraint, bound: Sequence[Tool], param: str, gram
         await grammars.check(constraint, param)
     except ApiError:
         for tool in bound:
-            await grammars.check(arguments_constraint(tool), tool.param)
+            await grammars.check(arguments_constraint(tool, bound=True), tool.param)
         raise
 
 

@@ -124,8 +124,7 @@ async def test_an_error_behind_the_head_is_raised_from_the_stream(open_gateway: 
                 pass
 
 
-@pytest.mark.parametrize("eager", [False, True])
-async def test_calls_of_tools(open_gateway: GatewayFactory, serve: Serve, calling_folder: str, eager: bool) -> None:
+async def test_calls_of_tools(open_gateway: GatewayFactory, serve: Serve, calling_folder: str) -> None:
     def script(request: Request) -> list[Step]:
         if len(served.gateway.source.submitted) == 3:
             return say(request, "Rain.")
@@ -134,7 +133,7 @@ async def test_calls_of_tools(open_gateway: GatewayFactory, serve: Serve, callin
 
     served = await serve(open_gateway(script, model_path=calling_folder, context=1024))
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
-    tools: Any = [{"name": "weather", "input_schema": schema, "eager_input_streaming": eager}]
+    tools: Any = [{"name": "weather", "input_schema": schema}]
     async with client_of(served.url) as client:
         whole = await client.messages.create(model="tiny", messages=MESSAGES, max_tokens=50, tools=tools)
         async with client.messages.stream(model="tiny", messages=MESSAGES, max_tokens=50, tools=tools) as stream:

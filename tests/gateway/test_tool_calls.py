@@ -59,7 +59,7 @@ def told(
     split: bool = False,
 ) -> Told:
     """What the deltas are for a client, checked for the order of a call's parts."""
-    reader = CallReader(dialect(name), TOOLS, frozenset(eager), "call_")
+    reader = CallReader(dialect(name), TOOLS, "call_")
     events = [TokenEvent(id=RequestId("r"), position=0, deltas=(each,)) for each in deltas]
     if not split:
         events = [TokenEvent(id=RequestId("r"), position=0, deltas=tuple(deltas))]
@@ -91,7 +91,6 @@ def told(
                     whole.append(part.whole)
                     open = None
     assert open is None
-    assert reader.begun == len(calls)
     assert len(set(ids)) == len(ids)
     return Told(content, calls, whole, pieces, ids)
 
@@ -126,17 +125,6 @@ def test_json_is_told_while_it_is_written() -> None:
     found = told("json_tools", [Delta("tool_call", each) for each in CALL], split=True)
     assert found.pieces == [len(json.dumps(ARGUMENTS, ensure_ascii=False))]
     assert found.ids[0].startswith("call_")
-
-
-def test_arguments_of_other_tools_wait_until_they_are_whole() -> None:
-    deltas = [Delta("tool_call", each) for each in CALL]
-    for name, written in (
-        ("json_tools", deltas),
-        (HARMONY, pieces_of(json.dumps(ARGUMENTS), range(40), name="weather")),
-    ):
-        found = told(name, written, eager=(), split=True)
-        assert found.pieces == [1]
-        assert json.loads(found.calls[0][1]) == ARGUMENTS
 
 
 def test_several_calls_between_text() -> None:
@@ -190,6 +178,9 @@ def test_a_text_may_hold_several_calls() -> None:
     kimi = told("kimi_k2", [Delta("tool_call", one % 0 + one % 1)])
     assert kimi.calls == [("weather", "{}")] * 2
     assert kimi.ids == ["functions.weather:0", "functions.weather:1"]
+    again = told("kimi_k2", [Delta("tool_call", one % 0, call) for call in (0, 1)]).ids
+    assert again[0] == "functions.weather:0"
+    assert again[1].startswith("call_")
     assert told("pythonic", [Delta("tool_call", "[weather(days=1), weather(days=2)]")]).calls == [
         ("weather", '{"days": 1}'),
         ("weather", '{"days": 2}'),
@@ -234,7 +225,7 @@ def test_a_half_surrogate_is_written_with_its_escape() -> None:
 
 @pytest.mark.parametrize("length", range(1, len(CALL)))
 def test_a_cut_call_is_told_as_far_as_it_came(length: int) -> None:
-    """Once its name is known: before that, and where arguments wait to be whole, its text is the answer's."""
+    """Once its name is known: before that its text is the answer's."""
     text = CALL[:length]
     begins = CALL.index('{"city')
     found = told("json_tools", [Delta("tool_call", text)], finish="length")
@@ -244,8 +235,6 @@ def test_a_cut_call_is_told_as_far_as_it_came(length: int) -> None:
         assert found.content == ""
         assert found.calls == [("weather", text[begins : len(CALL) - 1])]
         assert found.whole == [length == len(CALL) - 1]
-    held = told("json_tools", [Delta("tool_call", text)], finish="length", eager=())
-    assert held == Told(text, [], [], [], [])
 
 
 @pytest.mark.parametrize(("name", "text", "_"), [each for each in WRITTEN if each[0] not in ("json_tools", "mistral")])

@@ -91,12 +91,6 @@ def test_other_kinds_are_left_out_and_named() -> None:
     assert chat_tools([{"type": "custom", "custom": {"name": "c"}}], None, None).left_out == ("custom",)
 
 
-def test_arguments_are_told_early_where_the_api_does_it() -> None:
-    asked = message_tools([block("f"), block("g", eager_input_streaming=True)], None)
-    assert [tool.eager for tool in asked.tools] == [False, True]
-    assert all(tool.eager for tool in chat().tools)
-
-
 def test_strict_follows_each_apis_own_rules() -> None:
     with pytest.raises(ApiError, match=r"tools\[0\]\.function\.parameters: strict wants"):
         chat_tools([function("f", strict=True)], None, None)
