@@ -1,4 +1,4 @@
-"""Drafts where a row's constraint leaves one way to go on: all are accepted, so one forward commits the stretch."""
+"""Drafts where a row's constraint leaves one way: all are accepted, so that one forward commits the whole stretch."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

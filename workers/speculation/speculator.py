@@ -80,14 +80,18 @@ class Speculator:
         self._figures.clear()
 
     def look(self, batch: Batch, *, drawing: bool = False) -> None:
-        """Say whether drafts are due, from what is committed; `drawing`: a forward of the next is under way."""
+        """Say whether drafts are due, from the tokens that are committed.
+
+        `drawing`: a forward of the next token is under way, behind which the drafts will be.
+        """
         begin = now()
         self.due = any(depth for _, depth in self._depths(batch, drawing=drawing))
         self._policy.looked(now() - begin)
 
     def draft(self, batch: Batch) -> Drafts | None:
-        """What the rows draft behind their last tokens, all of which are committed; None if nobody does, and then the
-        next forward is a plain one.
+        """What the rows draft behind their last tokens, all of which are committed.
+
+        None if nobody does, and then a plain forward is the next.
         """
         asks: dict[Method, list[tuple[int, Ask]]] = {}
         depths = self._depths(batch)
