@@ -114,15 +114,9 @@ class Row:
             self.fault = str(error)
             return 0
 
-    def forced(self, limit: int) -> tuple[int, ...]:
-        """Tokens that come next whatever is drawn, at most `limit`, as far as its constraint tells; its end is none."""
-        if self._guide is None or self.fault or self.finish is not None:
-            return ()
-        try:
-            return self._guide.forced(limit)
-        except ConstraintError as error:
-            self.fault = str(error)
-            return ()
+    def foresee(self) -> Guide | None:
+        """A copy of what it follows, to look ahead with; None if it follows nothing, failed or has ended."""
+        return None if self._guide is None or self.fault or self.finish is not None else self._guide.fork()
 
     def law(self) -> RowLaw:
         """How the next token is drawn."""

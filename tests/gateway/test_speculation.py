@@ -92,6 +92,7 @@ async def test_what_is_not_understood_is_refused_by_name(gateway: Gateway, value
         ("draft", ("ngram", "mtp"), "no draft model is configured for it (models.speculation.draft_model)"),
         ("mtp", ("ngram", "draft"), "its weights hold no prediction head (MTP)"),
         ("layers", ("ngram",), "no number of layers is configured for it (models.speculation.layers)"),
+        ("grammar", (), "its caches cannot take back what was refused"),
         ("ngram", (), "its caches cannot take back what was refused"),
         ("draft", (), "its caches cannot take back what was refused"),
         ("draft", None, "no draft model is configured for it (models.speculation.draft_model)"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from itertools import takewhile
 from typing import NamedTuple
 
 from pomona.workers.channels.graph import THOUGHT, Body, Choice, Free, Graph, Mark
@@ -92,11 +93,15 @@ class Guide:
         return len(drafts)
 
     def forced(self, limit: int) -> tuple[int, ...]:
-        """Tokens that come next whatever is drawn, at most `limit`; there may be more than are seen."""
+        """Tokens that come next whatever is drawn, at most `limit`, an end-of-sequence token never among them.
+
+        They are those of a grammar, or of the close of a thought that may not go on, up to its end.
+        """
         if self.over:
             return ()
         if not isinstance(self._node, Body):
-            return tuple(self._closing()[:limit])
+            closing = self._closing()[:limit]
+            return tuple(takewhile(lambda token: token not in self._tokens.eos, closing))
         assert self._matcher is not None, "made when the body was entered"
         return self._matcher.forced(limit)
 

@@ -57,8 +57,10 @@ class Matcher:
     def forced(self, limit: int) -> tuple[int, ...]:
         """Tokens that come next whatever is drawn, at most `limit`: the masks leave one at each of their places.
 
-        They end before the last byte that is forced where a token may hold that byte and more. An end-of-sequence token
-        is none of them. Raises ConstraintError if the grammar failed.
+        They are the tokeniser's own of all bytes that are forced, and end before the last byte where a token may hold
+        that byte and more. The masks may leave another token only where the bytes spell a special token's name, which
+        the tokeniser does not take for text. An end-of-sequence token is none of them. Raises ConstraintError if the
+        grammar failed.
         """
         if self.complete:
             return ()

@@ -25,8 +25,8 @@ ROW_HALF_LIFE = 256
 HOPE = 2.0
 """Standard deviations, of a chance of a half at that, by which a row may have been unlucky, and more."""
 RAREST, SUREST = 0.01, 0.98
-CERTAIN = 1.0
-"""Of a draft beside which nothing else may be drawn, unless it is ever seen to be refused."""
+PRIOR_BY_TIMES = (1.0, 0.4, 0.7, 0.85)
+"""Of what a grammar forces, and of what came behind the same so many times in a row."""
 
 
 REFRESH = 16
@@ -36,12 +36,20 @@ REFRESH = 16
 _BY_LENGTH = [max(0, sum(length >= bound for bound in BOUNDS) - 1) for length in range(BOUNDS[-1] + 1)]
 
 
+Strength = int | tuple[int, ...]
+"""Tokens of the match that drafts continue, 0 without one; or, of each of a grammar's drafts, `Draft.times`."""
+
+
 @cache
-def classes_of(strength: int, depth: int) -> tuple[int, ...]:
+def classes_of(strength: Strength, depth: int) -> tuple[int, ...]:
     """The classes of drafts 1 to `depth`: by the length of their match, or without one (strength 0) by depth.
 
     A draft copied so deep behind a match continues, once those before it are accepted, a match longer by as many.
+    Of a grammar's drafts each has its own.
     """
+    if isinstance(strength, tuple):
+        return strength[:depth]
+    strength = min(strength, BOUNDS[-1])
     if strength <= 0:
         return tuple(range(-1, -1 - depth, -1))
     return tuple(_BY_LENGTH[min(length, BOUNDS[-1])] for length in range(strength, strength + depth))
@@ -51,7 +59,7 @@ class Outcome(NamedTuple):
     """What became of one row's drafts in one round; those behind the first refused one, or the row's end, are none."""
 
     method: Method
-    strength: int
+    strength: Strength
     drafted: int
     accepted: int
 
@@ -96,17 +104,16 @@ class Acceptance:
         """Refusals by class, as they were lately."""
         self._averaged = 0
 
-    def chances(self, key: RequestId, method: Method, strength: int, depth: int, at: int) -> list[float]:
+    def chances(self, key: RequestId, method: Method, strength: Strength, depth: int, at: int) -> list[float]:
         """For each of the drafts 1 to `depth`: how likely it is accepted, the ones before it being so."""
         row = self._row(key, method, at)
         factor = 1.0 if row is None else (row.refused + ROW_WEIGHT) / (row.expected + ROW_WEIGHT)
         if at - self._averaged >= REFRESH:
             self._averages.clear()
             self._averaged = at
-        classes = classes_of(min(strength, BOUNDS[-1]), depth)
+        classes = classes_of(strength, depth)
         own = {each: 1 - factor * self._average(method, each, at) for each in set(classes)}
-        surest = CERTAIN if method == "grammar" else SUREST
-        return [max(RAREST, min(surest, own[each])) for each in classes]
+        return [own[each] if _is_forced(method, each) else max(RAREST, min(SUREST, own[each])) for each in classes]
 
     def hope(self, key: RequestId, method: Method, at: int) -> float:
         """Share of a row's refusals that may be bad luck: 1 for one that was not tested lately, less with each."""
@@ -118,7 +125,7 @@ class Acceptance:
         row = self._row(key, method, at)
         if row is None:
             row = self._rows[key, method] = _Counts(at)
-        tested = classes_of(min(strength, BOUNDS[-1]), min(accepted + 1, drafted))
+        tested = classes_of(strength, min(accepted + 1, drafted))
         refused_at = tested[-1] if accepted < drafted else None
         for own, tests in Counter(tested).items():
             refused = int(own == refused_at)
@@ -139,8 +146,8 @@ class Acceptance:
 
     def _refusal(self, method: Method, own: int, at: int) -> float:
         """The method's average in one class."""
-        chance = CERTAIN if method == "grammar" else PRIOR_BY_DEPTH if own < 0 else PRIOR_BY_LENGTH[own]
-        prior = 1 - chance
+        by_class = PRIOR_BY_TIMES if method == "grammar" else PRIOR_BY_LENGTH
+        prior = 1 - (PRIOR_BY_DEPTH if own < 0 else by_class[own])
         counts = self._classes.get((method, own))
         if counts is None:
             return prior
@@ -152,3 +159,8 @@ class Acceptance:
         if row is not None:
             row.fade(at, ROW_HALF_LIFE)
         return row
+
+
+def _is_forced(method: Method, own: int) -> bool:
+    """Nothing else may be drawn, so it is certain, unless some were seen to be refused."""
+    return method == "grammar" and own == 0

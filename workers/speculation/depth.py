@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pomona.config import DEEPEST, Method
 from pomona.workers.messages import RequestId
-from pomona.workers.speculation.acceptance import Acceptance, Outcome
+from pomona.workers.speculation.acceptance import Acceptance, Outcome, Strength
 from pomona.workers.speculation.draft_cost import DraftCost
 from pomona.workers.speculation.ledger import Ledger
 from pomona.workers.speculation.round_plan import Promise, RoundPlan, plan_round
@@ -38,8 +38,8 @@ class Outlook(NamedTuple):
     """Drafts at hand or obtainable, the row's own bounds being in it; may be 0."""
     requested: int | None = None
     """The depth that the client gave: a bound, and with `named` an order, of `DEEPEST` at most."""
-    strength: int = 0
-    """Tokens of the match that an n-gram draft continues; 0 for other methods."""
+    strength: Strength = 0
+    """Tokens of the match that an n-gram draft continues; of each of a grammar's drafts, what it stands on; else 0."""
     named: bool = False
     """The client named this method, which is not `auto`."""
 
@@ -85,7 +85,7 @@ class DepthPolicy:
         """Seconds of probes that may be spent."""
         self._worth = 0.0
         """Seconds of plain decoding for one token, with as many rows as ran last; 0 before any step."""
-        self._strengths: dict[RequestId, int] = {}
+        self._strengths: dict[RequestId, Strength] = {}
         # Of the round that was chosen last:
         self._floor = 1
         """Width that orders ask for."""
@@ -147,9 +147,15 @@ class DepthPolicy:
         if self._floor == 1:
             self._ledger.lost(seconds)
 
-    def tested(self, key: RequestId, method: Method, drafted: int, accepted: int) -> None:
-        """Of a row's `drafted` drafts the first `accepted` were accepted; drafts behind a row's end do not count."""
-        self._acceptance.note(key, Outcome(method, self._strengths.get(key, 0), drafted, accepted), self._steps)
+    def tested(
+        self, key: RequestId, method: Method, drafted: int, accepted: int, strength: Strength | None = None
+    ) -> None:
+        """Of a row's `drafted` drafts the first `accepted` were accepted; drafts behind a row's end do not count.
+
+        `strength`: of the drafts, if they are not those of the row's outlook.
+        """
+        own = self._strengths.get(key, 0) if strength is None else strength
+        self._acceptance.note(key, Outcome(method, own, drafted, accepted), self._steps)
         if key not in self._ordered:
             self._ledger.won(accepted * self._worth)
 

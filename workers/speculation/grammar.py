@@ -1,9 +1,14 @@
-"""Drafts where a row's constraint leaves one way to go on: all are accepted, so one forward commits the stretch."""
+"""Drafts where a row's constraint leaves one way: they are accepted, so that one forward commits the whole stretch.
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+Free blanks keep stretches apart: in JSON all of a key may be forced, but not how many blanks stand in front of it. So
+what a row wrote between two stretches, when it last stood where it stands, is guessed, and the drafts go on behind it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from pomona.config import DEEPEST, Method
+from pomona.workers.constraint.error import ConstraintError
 from pomona.workers.messages import RequestId
 from pomona.workers.speculation.proposal import Ask, Proposal
 
@@ -11,8 +16,24 @@ if TYPE_CHECKING:
     from pomona.workers.batch import Batch
     from pomona.workers.row import Row
 
-LONGEST = 4 * DEEPEST
-"""Tokens of a stretch that are asked for at once; what is left of it after a round is not asked for again."""
+GUESSED = 4
+"""Tokens between two stretches, at most."""
+OFTEN = 3
+"""Times in a row that the same came next, from which on it makes no difference."""
+
+
+class Draft(NamedTuple):
+    token: int
+    times: int
+    """0: it is forced. Else it is guessed, and came next so many times in a row, `OFTEN` at most."""
+
+
+class _Left(NamedTuple):
+    """What a row has just written."""
+
+    token: int
+    stretch: bool
+    """A stretch stands behind the token, whose own tokens do not matter."""
 
 
 class _Followed:
@@ -20,36 +41,64 @@ class _Followed:
 
     def __init__(self, row: "Row") -> None:
         self.row = row
-        self.stretch: tuple[int, ...] = ()
-        self._at = -1
-        """Committed tokens, behind which the stretch begins."""
-        self._heralds: dict[int, int] = {}
-        """By token: how long the stretch was that began behind the token after it, when it was last written."""
+        self.plan: tuple[Draft, ...] = ()
+        """What is to come behind `_at` committed tokens."""
+        self._at = 0
+        self._behind = _Left(row.request.prompt[-1], stretch=False)
+        self._next: dict[_Left, Draft] = {}
+        """What came behind it last."""
+        self._look()
 
     def catch_up(self) -> None:
-        committed = self.row.committed
-        count = len(committed)
-        if count == self._at:
+        fresh = self.row.committed[self._at :]
+        if not fresh:
             return
-        left = self._left(count)
-        self.stretch = left or self.row.forced(LONGEST)
-        self._at = count
-        if count > 1 and not left:
-            if self.stretch:
-                self._heralds[committed[-2]] = len(self.stretch)
-            else:
-                self._heralds.pop(committed[-2], None)
+        on_plan = 0
+        for index, token in enumerate(fresh):
+            forced = False
+            if on_plan == index < len(self.plan) and self.plan[index].token == token:
+                forced = not self.plan[index].times
+                on_plan += 1
+            if not forced:
+                self._learn(token)
+            self._behind = self._behind._replace(stretch=True) if forced else _Left(token, stretch=False)
+        self._at += len(fresh)
+        left = self.plan[on_plan:] if on_plan == len(fresh) else ()
+        if left and not left[0].times:
+            self.plan = left  # in the midst of a stretch: what is forced stays so
+        else:
+            self._look()
 
-    def _left(self, count: int) -> tuple[int, ...]:
-        """What is left of the stretch that was known, if the row went along it."""
-        grown = count - self._at
-        if self._at < 0 or not 0 < grown < len(self.stretch):
-            return ()
-        return self.stretch[grown:] if tuple(self.row.committed[self._at :]) == self.stretch[:grown] else ()
+    def _learn(self, token: int) -> None:
+        known = self._next.get(self._behind)
+        times = known.times + 1 if known is not None and known.token == token else 1
+        self._next[self._behind] = Draft(token, min(times, OFTEN))
 
-    def expected(self) -> int:
-        last = self.row.last_token
-        return len(self.stretch) - 1 if self.stretch else self._heralds.get(last, 0)
+    def _look(self) -> None:
+        plan = tuple(self._ahead())
+        self.plan = plan if any(not draft.times for draft in plan) else ()
+
+    def _ahead(self) -> Iterator[Draft]:
+        """Forced tokens, and guesses between them, `DEEPEST` at most; what the constraint refuses ends them."""
+        ahead, behind, guesses = self.row.foresee(), self._behind, 0
+        left = DEEPEST
+        try:
+            while ahead is not None and left and not ahead.over:
+                forced = ahead.forced(left)
+                for token in forced:
+                    ahead.commit(token)
+                    yield Draft(token, 0)
+                left -= len(forced)
+                if forced:
+                    behind, guesses = behind._replace(stretch=True), 0
+                guess = self._next.get(behind)
+                if not left or ahead.over or guess is None or guesses == GUESSED or not ahead.legal([guess.token]):
+                    return
+                ahead.commit(guess.token)
+                yield guess
+                left, guesses, behind = left - 1, guesses + 1, _Left(guess.token, stretch=False)
+        except ConstraintError:
+            return  # whatever it is, it is met again where the row's own masks are made
 
 
 class GrammarProposer:
@@ -66,32 +115,27 @@ class GrammarProposer:
     def method(self) -> Method:
         return "grammar"
 
-    def stretch(self, row: "Row") -> tuple[int, ...]:
-        """The tokens that are forced behind the row's last one, as many as are seen; asking changes no later answer."""
-        followed = self._follow(row)
-        return () if followed is None else followed.stretch
+    def plan(self, row: "Row") -> tuple[Draft, ...]:
+        """What is to come behind the row's last token, `DEEPEST` tokens at most; empty if none of them is forced.
 
-    def expected(self, row: "Row") -> int:
-        """How many tokens will be forced behind the row's next one.
-
-        What is forced now tells. Else it is a guess: what was forced so far behind, when the last token was written
-        before, since JSON has the same few tokens in front of its keys.
+        Asking changes no later answer.
         """
-        followed = self._follow(row)
-        return 0 if followed is None else followed.expected()
-
-    def propose(self, batch: "Batch | None", asks: Sequence[Ask]) -> list[Proposal]:
-        """The batch is not looked at."""
-        return [Proposal(self.stretch(ask.row)[: ask.depth]) for ask in asks]
-
-    def forget(self, request: RequestId) -> None:
-        self._rows.pop(request, None)
-
-    def _follow(self, row: "Row") -> _Followed | None:
         if not row.wants_guide:
-            return None
+            return ()
         followed = self._rows.get(row.request.id)
         if followed is None or followed.row is not row:
             followed = self._rows[row.request.id] = _Followed(row)
         followed.catch_up()
-        return followed
+        return followed.plan
+
+    def propose(self, batch: "Batch | None", asks: Sequence[Ask]) -> list[Proposal]:
+        """The batch is not looked at."""
+        return [Proposal(tuple(draft.token for draft in self.plan(ask.row)[: ask.depth])) for ask in asks]
+
+    def forget(self, request: RequestId) -> None:
+        self._rows.pop(request, None)
+
+
+def forced(plan: Sequence[Draft]) -> int:
+    """How many drafts, from the first on, are forced."""
+    return next((place for place, draft in enumerate(plan) if draft.times), len(plan))

@@ -1,4 +1,4 @@
-"""A model's configuration -> its proposers: copies and grammars, which every model has, and what else it is given."""
+"""A model's configuration -> its proposers: those that every model has, and whatever else it is given."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -13,8 +13,9 @@ from pomona.workers.batch import Batch
 from pomona.workers.messages import MethodFigures, RequestId
 from pomona.workers.row import Row
 from pomona.workers.sampling.law import Drafted, RowLaw
+from pomona.workers.speculation.acceptance import Strength
 from pomona.workers.speculation.depth import DepthPolicy, Outlook
-from pomona.workers.speculation.grammar import GrammarProposer
+from pomona.workers.speculation.grammar import Draft, GrammarProposer, forced
 from pomona.workers.speculation.ngram import NgramProposer
 from pomona.workers.speculation.proposal import Ask, Listener, Proposal, Proposer
 
@@ -57,7 +58,8 @@ class Speculator:
         self._policy = DepthPolicy()
         self._plain: deque[tuple[int, float]] = deque(maxlen=SMOOTHED)
         self._figures: dict[Method, MethodFigures] = {}
-        self._asked: dict[RequestId, Method] = {}
+        self._asked: dict[RequestId, tuple[Method, Strength | None]] = {}
+        """Whose drafts a row has, and their strength, if its outlook did not tell it."""
         self.due = False
         """The next step is worth waiting for the tokens of the last one, since some row may draft behind them."""
 
@@ -80,14 +82,18 @@ class Speculator:
         self._figures.clear()
 
     def look(self, batch: Batch, *, drawing: bool = False) -> None:
-        """Say whether drafts are due, from what is committed; `drawing`: a forward of the next is under way."""
+        """Say whether drafts are due, from the tokens that are committed.
+
+        `drawing`: a forward of the next token is under way, behind which the drafts will be.
+        """
         begin = now()
         self.due = any(depth for _, depth in self._depths(batch, drawing=drawing))
         self._policy.looked(now() - begin)
 
     def draft(self, batch: Batch) -> Drafts | None:
-        """What the rows draft behind their last tokens, all of which are committed; None if nobody does, and then the
-        next forward is a plain one.
+        """What the rows draft behind their last tokens, all of which are committed.
+
+        None if nobody does, and then a plain forward is the next.
         """
         asks: dict[Method, list[tuple[int, Ask]]] = {}
         depths = self._depths(batch)
@@ -105,20 +111,26 @@ class Speculator:
             known = self._figures.get(method, MethodFigures())
             self._figures[method] = replace(known, propose_seconds=known.propose_seconds + seconds)
             for (index, ask), proposal in zip(own, given, strict=True):
-                proposals[index], self._asked[ask.row.request.id] = self._legal(ask, method, proposal)
+                held = _cut(proposal, ask.row.legal(proposal.tokens))
+                surer = self._surer(ask, len(held.tokens))
+                proposals[index] = surer or held
+                times = None if surer is None else tuple(draft.times for draft in self._plan(ask.row))
+                self._asked[ask.row.request.id] = (method, None) if surer is None else ("grammar", times)
         if any(proposal.tokens for proposal in proposals):
             return Drafts(proposals)
         self.look(batch, drawing=True)
         return None
 
-    def _legal(self, ask: Ask, method: Method, proposal: Proposal) -> tuple[Proposal, Method]:
-        """As much of a proposal as the row's constraint allows; where that forces more, what it forces."""
-        held = _cut(proposal, ask.row.legal(proposal.tokens))
+    def _surer(self, ask: Ask, held: int) -> Proposal | None:
+        """What a row's constraint forces, if that is more than the `held` drafts that it has."""
+        if ask.row.request.speculation.method != "auto":
+            return None
+        plan = self._plan(ask.row)[: ask.depth]
+        return Proposal(tuple(draft.token for draft in plan)) if forced(plan) > held else None
+
+    def _plan(self, row: Row) -> tuple[Draft, ...]:
         grammar = self._proposers.get("grammar")
-        if not isinstance(grammar, GrammarProposer) or ask.row.request.speculation.method != "auto":
-            return held, method
-        forced = grammar.stretch(ask.row)[: ask.depth]
-        return (Proposal(forced), "grammar") if len(forced) > len(held.tokens) else (held, method)
+        return grammar.plan(row) if isinstance(grammar, GrammarProposer) else ()
 
     def _depths(self, batch: Batch, *, drawing: bool = False) -> list[tuple[tuple[int, Outlook], int]]:
         outlooks = self._outlooks(batch, drawing=drawing)
@@ -147,12 +159,14 @@ class Speculator:
         for method, proposer in self._proposers.items():
             if wish.method not in ("auto", method):
                 continue
-            available, strength = bound, 0
+            available: int = bound
+            strength: Strength = 0
             if isinstance(proposer, NgramProposer):
                 strength = proposer.strength(row)
                 available = bound if strength else 0
             elif isinstance(proposer, GrammarProposer):
-                available = min(bound, proposer.expected(row) if drawing else len(proposer.stretch(row)))
+                strength = tuple(draft.times for draft in proposer.plan(row))[drawing:]
+                available = min(bound, len(strength))
             if available:
                 options.append(
                     Outlook(row.request.id, method, available, wish.depth, strength, named=wish.method == method)
@@ -189,10 +203,10 @@ class Speculator:
 
     def tested(self, row: Row, drafted: int, accepted: int) -> None:
         """Of the row's drafts of the last step `drafted` count, and the first `accepted` of them were accepted."""
-        method = self._asked.pop(row.request.id, None)
+        method, strength = self._asked.pop(row.request.id, (None, None))
         if method is None or not drafted:
             return
-        self._policy.tested(row.request.id, method, drafted, accepted)
+        self._policy.tested(row.request.id, method, drafted, accepted, strength)
         known = self._figures.get(method, MethodFigures())
         tested = min(drafted, accepted + 1)
         self._figures[method] = replace(

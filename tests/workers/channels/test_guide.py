@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from functools import cache
-from itertools import cycle
+from itertools import cycle, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -157,6 +157,7 @@ def test_a_budget_forces_the_close_by_the_special_token_if_there_is_one(name: st
         elif one._place.node != THOUGHT:
             continue
         closer = spelling(name).spell(marks_of(dialect.format, dialect.suffix).closer.encode())
+        assert one.forced(99) == tuple(takewhile(lambda token: token not in lexicon(name).eos, closer))
         for token in closer:
             mask = one.masks()[0]
             assert mask is not None
@@ -342,6 +343,25 @@ def test_an_end_that_is_to_be_ignored_is_no_text_and_no_end() -> None:
     said["content"] += write(one, "s", name="opened think")["content"]
     assert said == {"reasoning": "so", "content": "yes"}
     assert not one.over
+
+
+@BY_NAME
+def test_what_is_forced_is_what_the_masks_leave_in_every_part(name: str) -> None:
+    one = guide(name, budget=3)
+    stretches = 0
+    for token in spelling(name).spell(DIALECTS[name].writes("hm", '{"a": 1}').encode()):
+        forced = one.forced(64)
+        for each, mask in zip(forced, one.masks(forced), strict=False):
+            assert mask is not None
+            assert [other for other in range(lexicon(name).size) if allowed(mask, other)] == [each]
+        assert one.forced(1) == forced[:1]
+        assert one.legal(forced) == len(forced)
+        stretches += bool(forced)
+        one.commit(token)
+    assert stretches
+    if not one.over:
+        one.commit(eos(name))
+    assert one.forced(64) == ()
 
 
 def test_a_fork_goes_its_own_way() -> None:

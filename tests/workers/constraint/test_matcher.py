@@ -13,6 +13,8 @@ from pomona.workers.messages import Constraint
 from tests.workers.constraint.groups import GROUPS
 from tests.workers.constraint.lexicons import allowed, fitting, matcher, may_end, read, tokens, vocabulary
 
+SPECIAL = [tokens().pieces[token].decode() for token in tokens().special]
+
 
 def choice(*texts: str) -> Matcher:
     return matcher(Constraint("choice", json.dumps(texts)))
@@ -130,3 +132,45 @@ def test_any_token_is_any_text_and_no_end_before_it() -> None:
     one = matcher(Constraint("lark", "start: <[*]>"))
     assert not may_end(one)
     assert read(one, "a")
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_what_is_forced_is_all_that_the_masks_leave(name: str) -> None:
+    constraint, valid, _ = GROUPS[name]
+    for text in valid[:6]:
+        one, left = matcher(constraint), text.encode()
+        while left and not one.over:
+            before = one.masks()[0].copy()
+            forced = one.forced(64)
+            assert one.forced(1) == forced[:1]
+            assert np.array_equal(one.masks()[0], before)
+            assert one.legal(forced) == len(forced)
+            for token, mask in zip(forced, one.masks(forced), strict=False):
+                left_over = [each for each in range(tokens().size) if allowed(mask, each)]
+                assert len(left_over) == 1
+                assert left_over == [token] or any(name in text for name in SPECIAL)
+            token = fitting(one, left)[0]
+            one.commit(token)
+            left = left[len(vocabulary().bytes_of(token)) :]
+        assert not left
+
+
+def test_a_stretch_is_forced_up_to_a_choice_or_the_end() -> None:
+    one = choice("abcdef", "abcxyz")
+    assert vocabulary().join(one.forced(64)) == b"abc"
+    assert read(one, "abc")
+    assert one.forced(64) == ()
+    assert read(one, "d")
+    assert vocabulary().join(one.forced(64)) == b"ef"
+    assert len(one.forced(1)) == 1
+    assert read(one, "ef")
+    assert one.forced(64) == ()
+
+
+def test_nothing_is_forced_where_the_answer_may_end() -> None:
+    one = choice("ab", "abcd")
+    assert read(one, "ab")
+    assert one.complete
+    assert one.forced(64) == ()
+    assert read(one, "c")
+    assert vocabulary().join(one.forced(64)) == b"d"

@@ -50,7 +50,7 @@ def test_the_kernel_does_what_plain_operations_do(rows: int, vocabulary: int) ->
 
 
 def read_as_the_kernel_does(logits: mx.array, mask: mx.array) -> mx.array:
-    """What the kernel writes, as its source says it: masks are int32, and what lies behind them allows nothing."""
+    """What the kernel writes, as its source says it: words are int32, and what lies behind the last allows nothing."""
     data, words = np.array(logits), np.array(mask)
     element = np.arange(data.shape[1])
     held = element // 32 < words.shape[1]
