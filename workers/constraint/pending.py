@@ -27,9 +27,10 @@ class Pending:
         if not row.wants_guide:
             return
         tools = row.request.tools
+        held = tools is not None and (tools.required or tools.constraint or any(tools.named.values()))
         if self._compiler is not None:
             self._rows[row.request.id] = self._compiler.begin(row.request)
-        elif row.request.constraint is not None or (tools is not None and (tools.required or tools.constraint)):
+        elif row.request.constraint is not None or held:
             row.end("error", "this worker has no grammars, so the constraint cannot be followed")
         else:
             row.follow(None, ())
