@@ -92,7 +92,7 @@ class _Followed:
                 if forced:
                     behind, guesses = behind._replace(stretch=True), 0
                 guess = self._next.get(behind)
-                if not left or ahead.over or guess is None or guesses == GUESSED or not ahead.legal([guess.token]):
+                if not left or ahead.over or guess is None or guesses == GUESSED:
                     return
                 ahead.commit(guess.token)
                 yield guess

@@ -202,6 +202,28 @@ def test_an_answer_goes_on_where_it_was_broken_off() -> None:
         assert resumed.finish.reason == "stop", cut
 
 
+def test_a_form_of_fixed_keys_takes_a_fraction_of_the_forwards() -> None:
+    keys = [f"{kind}_{part}" for kind in ("customer", "shipping", "billing", "supplier") for part in PARTS]
+    number = {"type": "integer", "minimum": 0, "maximum": 99}
+    schema = {
+        "type": "object",
+        "properties": dict.fromkeys(keys, number),
+        "required": keys,
+        "additionalProperties": False,
+    }
+    blanks = {token: -100.0 for token, piece in enumerate(tokens().pieces) if piece[:1].isspace()}
+    request = asked("r", Constraint("json_schema", json.dumps(schema)), replace(ORDERED, depth=DEEPEST), max_tokens=900)
+    request = replace(request, sampling=replace(request.sampling, logit_bias=blanks))
+    with constrained_engine(proposers=[GrammarProposer()]) as engine:
+        (outcome,) = run(engine, [request]).values()
+        stats = engine.stats()
+    assert list(json.loads(outcome.text)) == keys
+    assert len(outcome.tokens) > 3 * stats.decode_steps, stats
+
+
+PARTS = ("name", "street", "city", "country", "number")
+
+
 # what is proposed
 
 
@@ -307,13 +329,14 @@ def test_a_failed_grammar_forces_nothing() -> None:
 # who drafts
 
 
-def speculator(*proposers: Any) -> Speculator:
-    """One for which forwards of any width cost the same."""
+def speculator(*proposers: Any, slope: float = 0.0) -> Speculator:
+    """One for which each further token of a forward costs so much of a plain step; the test itself takes no time."""
     one = Speculator(proposers)
     for width in range(1, DEEPEST + 2):
         for _ in range(4):
-            one.calibrated(1, width, 0.01)
-    one.ran(1, 1, 0.01, waited=False)
+            one.calibrated(1, width, 100 * (1 + slope * (width - 1)))
+    one.ran(1, 1, 100.0, waited=False)
+    one._policy.tested(RequestId("before"), "ngram", 0, 20)  # as if so much were won
     return one
 
 
@@ -388,14 +411,13 @@ def test_drafts_are_due_where_some_will_be_behind_the_token_that_is_drawn() -> N
     assert not all(due)
 
 
-def test_where_nobody_drafts_the_next_step_is_looked_at_as_one_behind_a_draw() -> None:
-    row = row_of(speculation=Speculation())
-    write(row, '{"customer')
-    one = speculator(GrammarProposer())
-    one.due = True
-    assert len(GrammarProposer().plan(row)) == 0
+def test_where_it_is_not_worth_it_before_a_doubtful_token_it_may_be_due_behind_it() -> None:
+    row, proposer = row_of(speculation=Speculation()), GrammarProposer()
+    plans(row, proposer, '{ "customer": true, "customer number": false,')
+    one = speculator(proposer, slope=0.5)
+    assert forced(proposer.plan(row)) == 0
     assert one.draft(batch_of(row)) is None
-    assert not one.due
+    assert one.due
 
 
 # what it is thought to be worth
