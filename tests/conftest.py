@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.tiny_model import build_tiny_model
@@ -11,6 +12,10 @@ from tests.support.tiny_model import build_tiny_model
 # With handlers here, the processes that tests send these signals to start with the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# How long an example takes says nothing on a busy machine.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 pytest_plugins = ["tests.support.smollm2"]
 
