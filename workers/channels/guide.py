@@ -1,14 +1,15 @@
 """Where one answer stands between thought, calls and answer: what may come next, and whose text it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import takewhile
 from typing import NamedTuple
 
-from pomona.workers.channels.graph import THOUGHT, Body, Choice, Free, Graph, Mark
+from pomona.workers.channels.allowed import Allowed
+from pomona.workers.channels.graph import THOUGHT, Body, Choice, Free, Graph
 from pomona.workers.channels.loops import Loops
 from pomona.workers.channels.spelling import Spelling
-from pomona.workers.channels.walk import Place, Segment, Strayed, Walked, walk, withheld
+from pomona.workers.channels.walk import Place, Segment, Walked, walk, withheld
 from pomona.workers.constraint.error import ConstraintError
 from pomona.workers.constraint.matcher import Matcher
 from pomona.workers.constraint.tokens import Tokens, Words
@@ -54,13 +55,12 @@ class Guide:
         self._beginnings = matchers
         self._tokens = tokens
         self._spelling = spelling
+        self._allowed = Allowed(self._graph, matchers, tokens, spelling)
         self._left = max_tokens
         self._budget = budget
         self._ignore_eos = ignore_eos
         self._matcher: Matcher | None = None
         self._loops = Loops()
-        self._masks: dict[tuple[Place, bool], Words | None] = {}
-        self._fitting: dict[tuple[str, bytes], bool] = {}
         self.thought_tokens = 0
         """Tokens that were written in thoughts, their closers included."""
         self.over = False
@@ -156,7 +156,7 @@ class Guide:
         if token in self._tokens.eos and not is_mark and not self._ignore_eos:
             self._end(token)
             return (), False
-        walked = self._walk(self._place, token)
+        walked = self._allowed.walk(self._place, token)
         if walked is None:
             raise ConstraintError(f"token {token} is not allowed here")
         self._enter(walked)
@@ -209,20 +209,13 @@ class Guide:
     def _behind(self, node: Body) -> Place:
         return self._place._replace(node=node.then, spelled=b"", bound=False, blanks=0)
 
-    def _walk(self, place: Place, token: int) -> Walked | None:
-        try:
-            piece = self._spelling.bytes_of(token)
-            return walk(self._graph, place, piece, special=self._spelling.is_special(token))
-        except Strayed:
-            return None
-
     def _is_mark(self, token: int) -> bool:
         node = self._node
         if not self._spelling.is_special(token) or isinstance(node, Body):
             return False
         if token in self._tokens.eos and _is_content(node):
             return False
-        walked = self._walk(self._place, token)
+        walked = self._allowed.walk(self._place, token)
         return walked is not None and (
             walked.place.node != self._place.node or len(walked.place.spelled) > len(self._place.spelled)
         )
@@ -242,10 +235,12 @@ class Guide:
             if node.then:
                 mask = mask & ~self._tokens.ends
                 if self._matcher.complete:
-                    mask = _either(mask, self._mask_at(self._behind(node)))
+                    mask = _either(mask, self._allowed.at(self._behind(node), spent=self._spent))
             return mask
         closing = self._closing()
-        return self._words(closing[:1]) if closing else self._mask_at(self._place)
+        if closing:
+            return self._tokens.words(closing[:1])
+        return self._allowed.at(self._place, spent=self._spent)
 
     def _closing(self) -> list[int]:
         """What a thought that may not go on is closed with; empty elsewhere, and where no room is left behind it."""
@@ -253,93 +248,6 @@ class Guide:
             return []
         plan = self._spelling.spell(self._graph.closer[len(self._place.spelled) :])
         return plan if len(plan) < self._left else []
-
-    def _mask_at(self, place: Place) -> Words | None:
-        key = (place, self._spent)
-        if key not in self._masks:
-            node = self._graph.nodes[place.node]
-            assert not isinstance(node, Body), "its matcher tells"
-            self._masks[key] = self._chosen(place, node) if isinstance(node, Choice) else self._read(place, node)
-        return self._masks[key]
-
-    def _read(self, place: Place, node: Free) -> Words | None:
-        """All tokens but those that would run through a mark into what can not stand there."""
-        crossing: set[int] = set()
-        for mark in node.marks:
-            crossing.update(self._spelling.holding(mark.text))
-            for size in range(1, len(place.spelled) + 1):
-                if mark.text.startswith(place.spelled[-size:]):
-                    crossing.update(self._spelling.beyond(mark.text[size:]))
-        refused = {token for token in crossing if not self._may(place, token)}
-        if not node.may_end and place.node != THOUGHT:
-            refused |= self._tokens.eos
-        return None if not refused else self._tokens.known & ~self._words(refused)
-
-    def _chosen(self, place: Place, node: Choice) -> Words | None:
-        """Tokens that spell a mark, that run through one, or that begin what may come without one."""
-        marks = [mark for mark in node.marks if mark.text.startswith(place.spelled)]
-        direct = None if place.bound or not node.direct else self._graph.nodes[node.direct]
-        if isinstance(direct, Free):  # a thought that may not be is closed as soon as it is opened
-            return self._all_but(place, marks)
-        open_marks = [mark for mark in marks if not (self._spent and mark.to == THOUGHT)]
-        if not open_marks and not node.direct:
-            open_marks = marks  # through a thought that is closed at once
-        allowed: set[int] = set()
-        for mark in open_marks:
-            left = mark.text[len(place.spelled) :]
-            allowed.update(self._spelling.within(left))
-            allowed.update(token for token in self._spelling.beyond(left) if self._may(place, token))
-        if not place.spelled:
-            blanks = node.blanks - place.blanks
-            allowed.update(token for token, size in self._spelling.blank if size <= blanks)
-        mask = self._words(allowed - (self._tokens.eos - self._marks_of(place, allowed)))
-        if node.may_end and not place.bound:
-            mask = mask | self._tokens.ends
-        if isinstance(direct, Body):
-            mask = mask | self._first_of(node.direct, place.spelled)
-        if not mask.any():
-            raise ConstraintError("no token of the model can follow")
-        return mask
-
-    def _marks_of(self, place: Place, tokens: Iterable[int]) -> set[int]:
-        """Ends of sequence that are a part of a mark here."""
-        return {token for token in tokens if token in self._tokens.eos and self._walk(place, token) is not None}
-
-    def _all_but(self, place: Place, marks: Sequence[Mark]) -> Words | None:
-        beyond = {token for mark in marks for token in self._spelling.beyond(mark.text[len(place.spelled) :])}
-        refused = {token for token in beyond if not self._may(place, token)}
-        return None if not refused else self._tokens.known & ~self._words(refused)
-
-    def _first_of(self, name: str, spelled: bytes) -> Words:
-        """Tokens that a grammar may begin with, behind the bytes that turned out to be no mark."""
-        beginning = self._beginnings[name].fork()
-        try:
-            if spelled:
-                beginning.feed(spelled)
-            return beginning.masks()[0] if not beginning.over else self._tokens.ends
-        except ConstraintError:
-            return self._words(())
-
-    def _may(self, place: Place, token: int) -> bool:
-        walked = self._walk(place, token)
-        if walked is None:
-            return False
-        if self._spent and walked.place.node == THOUGHT and place.node != THOUGHT:
-            return False
-        return not walked.rest or self._fits(walked.place.node, walked.rest)
-
-    def _fits(self, name: str, rest: bytes) -> bool:
-        key = (name, rest)
-        if key not in self._fitting:
-            try:
-                self._beginnings[name].fork().feed(rest)
-                self._fitting[key] = True
-            except ConstraintError:
-                self._fitting[key] = False
-        return self._fitting[key]
-
-    def _words(self, tokens: Iterable[int]) -> Words:
-        return self._tokens.words(tokens)
 
 
 def _is_content(node: Choice | Free | Body) -> bool:
