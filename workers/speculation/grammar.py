@@ -43,15 +43,14 @@ class _Followed:
         self.row = row
         self.plan: tuple[Draft, ...] = ()
         """What is to come behind `_at` committed tokens."""
-        self._at = 0
+        self._at: int | None = None
         self._behind = _Left(row.request.prompt[-1], stretch=False)
         self._next: dict[_Left, Draft] = {}
         """What came behind it last."""
-        self._look()
 
     def catch_up(self) -> None:
-        fresh = self.row.committed[self._at :]
-        if not fresh:
+        fresh = self.row.committed[self._at or 0 :]
+        if self._at is not None and not fresh:
             return
         on_plan = 0
         for index, token in enumerate(fresh):
@@ -62,7 +61,7 @@ class _Followed:
             if not forced:
                 self._learn(token)
             self._behind = self._behind._replace(stretch=True) if forced else _Left(token, stretch=False)
-        self._at += len(fresh)
+        self._at = len(self.row.committed)
         left = self.plan[on_plan:] if on_plan == len(fresh) else ()
         if left and not left[0].times:
             self.plan = left  # in the midst of a stretch: what is forced stays so

@@ -265,6 +265,12 @@ def test_a_long_stretch_is_proposed_part_by_part() -> None:
     assert proposer.plan(row) == ()
 
 
+def test_a_row_that_begins_behind_committed_tokens_is_looked_at_from_there() -> None:
+    row = row_of(Constraint("choice", json.dumps(["xz" * 9])))
+    write(row, "xzxz")
+    assert written([draft.token for draft in GrammarProposer().plan(row)]).startswith("xz" * 6)
+
+
 def test_rows_without_a_constraint_are_not_looked_at() -> None:
     row, proposer = row_of(None), GrammarProposer()
     assert proposer.plan(row) == ()
