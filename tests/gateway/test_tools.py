@@ -1,5 +1,6 @@
 """Tools on three APIs: what the model is shown, what its worker is told, and what the client gets of its calls."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -662,12 +663,14 @@ async def test_tools_count_as_input(open_caller: Callable[..., Gateway]) -> None
 
 
 async def test_a_stream_is_kept_alive_while_a_call_is_held_back(
-    open_gateway: GatewayFactory, folders: dict[str, Path]
+    open_caller: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def script(request: Request) -> Any:
-        return tell(request, *pieces("[weather(city='Oslo')]"))
-
-    gateway = open_gateway(script, model_path=str(folders["pythonic"]), context=1024, keepalive_s=1e-6)
+    """Tokens come all the time, so there is no silence to be heard of them; the clock goes a second with each look."""
+    monkeypatch.setattr("pomona.gateway.serving.now", itertools.count().__next__)
     body = CHAT.ask | {"tools": [_chat_tool("weather")], "stream": True}
-    text = (await gateway.http.post(CHAT.path, json=body)).text
-    assert text.index(": keepalive") < text.index("tool_calls")
+    kept = []
+    for written in (pieces("[weather(city='Oslo')]", size=1), [Delta("content", "a")] * 22):
+        gateway = open_caller(lambda request, written=written: tell(request, *written), "pythonic")
+        kept.append((await gateway.http.post(CHAT.path, json=body)).text.count(": keepalive"))
+    assert kept[0] > 1
+    assert kept[1] == 0
