@@ -24,7 +24,7 @@ from pomona.runtime.mailbox import now
 from pomona.scheduler.messages import ModelState
 from tests.support.scripted_source import Script, ScriptedSource, say
 from tests.support.tiny_model import build_tiny_model
-from tests.support.tool_templates import JSON_CALLS
+from tests.support.tool_templates import HARMONY_CALLS, JSON_CALLS, PYTHONIC_CALLS
 
 MODEL = "tiny"
 CONTEXT = 256
@@ -59,9 +59,20 @@ def strict_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def calling_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+def calling_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models that call tools, by dialect."""
+    models = tmp_path_factory.mktemp("callers")
+    return {
+        "json": build_tiny_model(models / "json", chat_template=JSON_CALLS),
+        "pythonic": build_tiny_model(models / "pythonic", chat_template=PYTHONIC_CALLS),
+        "harmony": build_tiny_model(models / "harmony", chat_template=HARMONY_CALLS),
+    }
+
+
+@pytest.fixture
+def calling_folder(calling_folders: dict[str, Path]) -> str:
     """A model that calls tools, in JSON."""
-    return str(build_tiny_model(tmp_path_factory.mktemp("models") / "calling", chat_template=JSON_CALLS))
+    return str(calling_folders["json"])
 
 
 @pytest.fixture(scope="session")
@@ -146,6 +157,16 @@ async def open_gateway(model_folder: Path) -> AsyncIterator[GatewayFactory]:
 @pytest.fixture
 async def gateway(open_gateway: GatewayFactory) -> Gateway:
     return open_gateway()
+
+
+@pytest.fixture
+def open_caller(open_gateway: GatewayFactory, calling_folders: dict[str, Path]) -> GatewayFactory:
+    """A gateway before a model that calls tools in a dialect."""
+
+    def open_one(script: Script | None = None, dialect: str = "json") -> Gateway:
+        return open_gateway(script, model_path=str(calling_folders[dialect]), context=1024)
+
+    return open_one
 
 
 @dataclass

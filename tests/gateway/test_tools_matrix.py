@@ -9,7 +9,7 @@ import pytest
 
 from tests.gateway.conftest import Gateway, GatewayFactory
 from tests.gateway.test_reasoning_matrix import CONTEXT, THOUGHT, Speaker
-from tests.gateway.test_tools import CHAT, CUT, MESSAGES, REASONS, RESPONSES, SCHEMA, STOPPED, Api, Got, got
+from tests.gateway.tool_apis import CHAT, CUT, MESSAGES, REASONS, RESPONSES, SCHEMA, STOPPED, Api, Got, got
 from tests.support.formats import ASSISTANT, DIALECTS, HARMONY, Dialect
 
 SPELLED = "<think>kept</think> <tool_call>{}</tool_call> <|channel>thought [TOOL_CALLS] <|end|>"
