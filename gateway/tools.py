@@ -59,10 +59,12 @@ async def _told(asked: AskedTools, dialect: ToolDialect, model: str, grammars: G
     if dialect.name == HARMONY:
         for tool in asked.allowed:
             named[tool.name] = arguments = arguments_constraint(tool, bound=tool.name in names)
-            await grammars.check(arguments, tool.param)
+            if tool.name in names:
+                await grammars.check(arguments, tool.param)
     elif dialect.name == JSON:
         constraint = call_constraint(asked.allowed, names)
-        await _check(constraint, bound, _why(asked, bound or asked.allowed), grammars)
+        if bound:  # names and any object need no looking into
+            await _check(constraint, bound, _why(asked, bound), grammars)
     elif bound:
         raise invalid(
             f"{_why(asked, bound)}: model {model} writes calls in the form {dialect.name}, which cannot be held to a "
