@@ -159,7 +159,7 @@ def test_a_key_file_that_others_can_read_gives_a_warning(file: Path, tmp_path: P
         ('[[models]]\nid = "a"\nmax_context = "b"', "models[0].max_context: must be an integer, not 'b'"),
         (
             '[[models]]\nid = "a"\n[models.speculation]\nmethod = "luck"',
-            "models[0].speculation.method: must be auto, off, ngram, draft, mtp or layers, not 'luck'",
+            "models[0].speculation.method: must be auto, off, ngram, grammar, draft, mtp or layers, not 'luck'",
         ),
         (
             '[[models]]\nid = "a"\n[models.speculation]\ndepth = 17',
