@@ -20,7 +20,7 @@ from pomona.workers.models.load import load
 from pomona.workers.vocabulary import Vocabulary
 from tests.gateway.conftest import MODEL, Gateway, GatewayFactory, JsonBody, events_of
 from tests.support.formats import DIALECTS, Dialect
-from tests.support.willing import Willing, script
+from tests.support.willing import Willing, Wish, script
 from tests.workers.engines import in_memory
 
 MARKED = (
@@ -48,7 +48,7 @@ class Speaker:
         limits = EngineLimits(1, 512, 0.0)
         self.engine = Engine(self.willing, vocabulary, eos, limits, in_memory(0), (), self.compiler)
         self.wants(dialect.writes(THOUGHT, ANSWER), ANSWER)
-        self._said: dict[str, list[TokenEvent]] = {}
+        self._said: dict[tuple[str, Wish], list[TokenEvent]] = {}
 
     def wants(self, text: str, answer: str) -> None:
         self.willing.wish = script(text, answer)
@@ -56,7 +56,7 @@ class Speaker:
     def run(self, request: Request) -> list[TokenEvent]:
         """The real engine's events; what was asked before is not computed again."""
         asked = replace(request, id="r", sampling=replace(request.sampling, seed=0, temperature=0.0))
-        key = repr((asked, self.willing.wish))
+        key = (repr(asked), self.willing.wish)
         if key not in self._said:
             self.willing.prompt = len(asked.prompt)
             self.engine.assign(asked)

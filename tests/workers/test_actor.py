@@ -212,7 +212,8 @@ def test_the_warm_up_is_not_counted(tiny_model: Path) -> None:
     bench = Bench(tiny_model, kv_bytes=10**6)
     try:
         bench.greet()
-        assert bench.meet() == WorkerReady("tiny", 16, 1792, measure_kv_cost(tiny().model, 256), 10**6)
+        cost = measure_kv_cost(tiny().model, 256)
+        assert bench.meet() == WorkerReady("tiny", 16, 1792, cost, 10**6, ("ngram", "grammar"))
         bench.tell(Assign(ask("r", words(1, 20), max_tokens=3, ignore_eos=True)))
         while True:
             message = bench.listen()

@@ -148,14 +148,14 @@ def test_rows_of_a_batch_write_what_each_writes_alone(name: str, compiler: Compi
 
 def test_drafts_change_nothing(name: str, compiler: Compiler) -> None:
     """Right and wrong ones, through the closers, the headers and the ends of answers."""
-    requests = [ask(name, seed, speculation=Speculation(method="draft", depth=5)) for seed in range(8)]
+    requests = [ask(name, seed, speculation=Speculation(method="draft", depth=5)) for seed in range(6)]
     plain = [replace(request, speculation=Speculation(method="off")) for request in requests]
     expected = {key: told(events) for key, events in run(engine(name, compiler), plain).items()}
     drafter = Scripted({key: each.tokens for key, each in expected.items()}, 0.15, spoken(name).tokens.size)
     drafted = run(engine(name, compiler, [drafter]), requests)
     assert {key: told(events) for key, events in drafted.items()} == expected
     accepted = sum(events[-1].finish.usage.accepted_tokens for events in drafted.values() if events[-1].finish)
-    assert accepted > 30
+    assert accepted > 20
 
 
 def test_resumed_anywhere_it_goes_on_as_if_nothing_had_happened(name: str, compiler: Compiler) -> None:
